@@ -1,0 +1,292 @@
+"""Where schedules come from: the paper's presets, control schedules, enumeration, proposals."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from itertools import chain, combinations
+from math import log2
+
+from prism_transformer import paper
+from prism_transformer.errors import InputError
+from prism_transformer.hardware import FLASH_LIMIT, Alignment, degrees
+from prism_transformer.rules import MIN_PHASE_LAYERS, check_rules
+from prism_transformer.schedule import HeadSchedule, ScheduleError, head_counts
+
+# The first-layer head width the paper keeps at every scale (its Appendix B); also the widest head
+# that flash attention takes.
+START_WIDTH = FLASH_LIMIT
+
+
+# -- presets -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A named schedule of the paper and the model it was made for."""
+
+    name: str
+    schedule: HeadSchedule
+    d_model: int
+    h_base: int
+    description: str
+
+
+@cache
+def presets() -> dict[str, Preset]:
+    """The paper's schedules by name: its three models, then the rows of its ablation."""
+    models = {
+        name: Preset(
+            name, scale.schedule, scale.d_model, scale.h_base, f"Prism {name}, {scale.params}"
+        )
+        for name, scale in paper.scales().items()
+    }
+    small = models["small"]
+    rows = {
+        name: Preset(name, row.schedule, small.d_model, small.h_base, row.description)
+        for name, row in paper.ablation().items()
+        if name not in models
+    }
+    return models | rows
+
+
+def resolve(text: str) -> HeadSchedule:
+    """Read a preset's name or a schedule's notation."""
+    if text in presets():
+        return presets()[text].schedule
+    try:
+        return HeadSchedule.parse(text)
+    except ScheduleError as error:
+        close = get_close_matches(text.lower(), presets(), n=1)
+        hint = f"; or did you mean the preset {close[0]!r}?" if close else ""
+        raise ScheduleError(f"{error}{hint}") from None
+
+
+# -- controls ------------------------------------------------------------------------------------
+
+
+def reverse(schedule: HeadSchedule) -> HeadSchedule:
+    """The same head counts, deepest first: many narrow heads early, few wide ones late."""
+    return HeadSchedule(schedule.heads[::-1])
+
+
+def shuffle(schedule: HeadSchedule, seed: int) -> HeadSchedule:
+    """The same head counts in an order drawn by ``seed``; never the schedule's own order."""
+    order = list(schedule.heads)
+    draw = random.Random(seed)
+    while tuple(order) == schedule.heads and len(schedule.phases) > 1:
+        draw.shuffle(order)
+    return HeadSchedule(tuple(order))
+
+
+def bracketing_uniforms(schedule: HeadSchedule, d_model: int) -> tuple[HeadSchedule, ...]:
+    """The uniform schedules on either side of its mean head count and of its mean head width.
+
+    They ask whether a gain comes from the progression or just from fewer heads.
+    """
+    widths = schedule.head_dims(d_model)
+    count_of_mean_width = d_model / (sum(widths) / len(widths))
+    counts = head_counts(d_model)
+    chosen: set[int] = set()
+    for target in (schedule.mean_heads, count_of_mean_width):
+        chosen.add(max(n for n in counts if n <= target))
+        chosen.add(min(n for n in counts if n >= target))
+    return tuple(HeadSchedule.uniform(n, len(schedule)) for n in sorted(chosen))
+
+
+# -- enumeration ---------------------------------------------------------------------------------
+
+RULES = frozenset({"monotonicity", "convergence", "smoothness", "preservation"})
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What to enumerate. Divisibility always holds; ``rules`` names the others to keep."""
+
+    counts: tuple[int, ...] | None = None  # head counts to draw from; None: all that fit
+    start: tuple[int, ...] | None = None  # head counts allowed in the first layer
+    min_phases: int = 1
+    max_phases: int | None = None
+    min_phase_layers: int = 1
+    max_phase_layers: int | None = None
+    rules: frozenset[str] = RULES
+
+    def __post_init__(self) -> None:
+        if unknown := self.rules - RULES:
+            raise InputError(f"unknown rules {sorted(unknown)}; choose from {sorted(RULES)}")
+        if self.min_phase_layers < 1:
+            raise InputError(f"min_phase_layers={self.min_phase_layers}; a phase has 1 at least")
+
+
+def enumerate_schedules(
+    d_model: int, n_layers: int, h_base: int, limits: Limits | None = None
+) -> Iterator[HeadSchedule]:
+    """Every schedule within the limits, lazily, each once, fewest heads first."""
+    limits = limits or Limits()
+    counts = set(head_counts(d_model))
+    if limits.counts is not None:
+        counts &= set(limits.counts)
+    if {"monotonicity", "convergence"} <= limits.rules:
+        counts = {n for n in counts if n <= h_base}
+    for heads in _Growth(n_layers, h_base, sorted(counts), limits).grow():
+        schedule = HeadSchedule(heads)
+        findings = check_rules(schedule, d_model, h_base)
+        if all(finding.ok for finding in findings if finding.rule in limits.rules):
+            yield schedule
+
+
+@dataclass(frozen=True)
+class _Growth:
+    """Builds schedules phase by phase. It prunes early; ``check_rules`` has the last word."""
+
+    n_layers: int
+    h_base: int
+    counts: list[int]
+    limits: Limits
+
+    def grow(self, heads: tuple[int, ...] = (), n_phases: int = 0) -> Iterator[tuple[int, ...]]:
+        """Complete ``heads`` in every way that the limits allow."""
+        if len(heads) == self.n_layers:
+            if n_phases >= self.limits.min_phases:
+                yield heads
+        elif n_phases != self.limits.max_phases:
+            for count in self._next_counts(heads):
+                for length in self._lengths(heads, count):
+                    yield from self.grow(heads + (count,) * length, n_phases + 1)
+
+    def _next_counts(self, heads: tuple[int, ...]) -> list[int]:
+        if not heads:
+            start = self.limits.start
+            return [n for n in self.counts if start is None or n in start]
+        if "monotonicity" in self.limits.rules:
+            return [n for n in self.counts if n > heads[-1]]
+        return [n for n in self.counts if n != heads[-1]]
+
+    def _lengths(self, heads: tuple[int, ...], count: int) -> range:
+        """How many layers a phase of ``count`` heads may last after ``heads``."""
+        rules = self.limits.rules
+        left = self.n_layers - len(heads)
+        shortest = max(self.limits.min_phase_layers, MIN_PHASE_LAYERS * ("smoothness" in rules))
+        longest = min(left, self.limits.max_phase_layers or left)
+        if count != self.h_base:
+            if "convergence" in rules:  # room for the base phase
+                longest = min(longest, left - shortest)
+            if "preservation" in rules:  # at most half of the layers away from the base count
+                away = sum(n != self.h_base for n in heads)
+                longest = min(longest, self.n_layers // 2 - away)
+        if "monotonicity" in rules and count == self.counts[-1]:
+            shortest = max(shortest, left)  # nothing may follow the largest count
+        return range(shortest, longest + 1)
+
+
+# -- proposals -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A schedule for some model, and why."""
+
+    schedule: HeadSchedule
+    reasons: tuple[str, ...]
+
+
+def propose(
+    d_model: int,
+    n_layers: int,
+    h_base: int,
+    *,
+    queries_per_kv: int = 1,
+    tensor_parallel: int = 1,
+    most: int = 5,
+) -> list[Proposal]:
+    """The most promising schedules for a model shape, best first, by the paper's own criteria.
+
+    In order: the first layer's head width near 256, no step above a doubling, early widths that
+    sit well on kernels, a ramp as long as the paper's. No loss was measured for this ranking.
+    """
+    HeadSchedule.uniform(h_base, n_layers).head_dims(d_model)
+    shared = queries_per_kv * tensor_parallel
+    counts = [n for n in head_counts(d_model) if n <= h_base and n % shared == 0]
+    if h_base not in counts or len(counts) < 2:
+        raise InputError(
+            f"no head count below h_base={h_base} divides d_model={d_model} and is a multiple of "
+            f"{shared} (queries_per_kv x tensor_parallel); a smaller degree leaves room"
+        )
+    found = {
+        schedule
+        for ladder in _ladders(counts)
+        for ramp in {n_layers // 2, n_layers // 4}
+        if (schedule := _staircase(ladder, ramp, n_layers))
+    }
+    if not found:
+        raise InputError(f"{n_layers} layers are too few for a ramp of two-layer phases; use 4")
+    ranked = sorted(found, key=lambda s: (*_rank(s, d_model), s.heads))
+    return [Proposal(s, _reasons(s, d_model)) for s in ranked[:most]]
+
+
+def _ladders(counts: list[int]) -> Iterator[tuple[int, ...]]:
+    """Every rising choice of head counts that ends at the base count, up to five phases."""
+    *early, base = counts
+    steps = chain.from_iterable(combinations(early, n) for n in range(1, 5))
+    return ((*step, base) for step in steps)
+
+
+def _staircase(ladder: tuple[int, ...], ramp: int, n_layers: int) -> HeadSchedule | None:
+    """``ramp`` layers shared evenly between the early counts, the rest at the base count."""
+    *early, base = ladder
+    length = ramp // len(early)
+    if length < 2:
+        return None
+    climb = tuple(n for n in early for _ in range(length))
+    return HeadSchedule(climb + (base,) * (n_layers - len(climb)))
+
+
+def _rank(schedule: HeadSchedule, d_model: int) -> tuple[float, ...]:
+    """Smaller is better."""
+    widths = [d_model // phase.n_heads for phase in schedule.phases]
+    off_flash = widths[0] > FLASH_LIMIT
+    from_start = abs(log2(widths[0] / START_WIDTH))
+    steep = max(2.0, _steepest(schedule))
+    # The base width is given, so only the early ones are judged; a wide one wastes more of a tile.
+    misaligned = sum(Alignment(width).penalty * width for width in widths[:-1])
+    return (off_flash, from_start, steep, misaligned, abs(_ramp_gap(schedule)))
+
+
+def _steepest(schedule: HeadSchedule) -> float:
+    """The largest factor between the head counts of neighbouring phases."""
+    counts = [phase.n_heads for phase in schedule.phases]
+    return max(after / before for before, after in zip(counts, counts[1:], strict=False))
+
+
+def _ramp(schedule: HeadSchedule) -> float:
+    """The share of layers before the base phase."""
+    return 1 - schedule.phases[-1].n_layers / len(schedule)
+
+
+def _ramp_gap(schedule: HeadSchedule) -> float:
+    """Distance from the paper's ramp: half of the layers at 12 layers, a quarter at 24."""
+    return _ramp(schedule) - (0.5 if len(schedule) < 24 else 0.25)
+
+
+def _reasons(schedule: HeadSchedule, d_model: int) -> tuple[str, ...]:
+    widths = schedule.head_dims(d_model)
+    first = f"the first layer's heads are {widths[0]} wide"
+    if widths[0] == START_WIDTH:
+        first += ", as at every scale of the paper"
+    elif widths[0] > FLASH_LIMIT:
+        first += f", beyond the {FLASH_LIMIT} that flash attention takes"
+    else:
+        first += f", the paper keeps {START_WIDTH}"
+    kinds = {width: str(Alignment(width)) for width in widths}
+    lengths = sorted({phase.n_layers for phase in schedule.phases[:-1]})
+    return (
+        first,
+        "widths: " + "; ".join(f"{width} {kind}" for width, kind in kinds.items()),
+        f"{len(schedule.phases)} phases, early ones {lengths[0]} layers each, "
+        f"largest step x{_steepest(schedule):.3g}",
+        f"{_ramp(schedule):.0%} of the layers ramp; mean {schedule.mean_heads:.3g} heads; "
+        f"admits GQA and tensor parallel {', '.join(map(str, degrees(schedule)))}",
+    )

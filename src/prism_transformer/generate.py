@@ -1,0 +1,94 @@
+"""Sampling with a key-value cache."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from prism_transformer.model import PrismLM
+from prism_transformer.recipe import ModelConfig
+
+
+class KVCache:
+    """Keys and values of up to ``length`` positions, allocated once.
+
+    Heads times width is the same in every layer, so the bytes do not depend on the schedule.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        batch: int,
+        length: int,
+        *,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.layers = [
+            torch.empty(
+                2, batch, n_heads // config.queries_per_kv, length, width,
+                device=device, dtype=dtype,
+            )
+            for n_heads, width in zip(config.schedule.heads, config.head_dims, strict=True)
+        ]  # fmt: skip
+        self.filled = [0] * config.n_layers
+
+    @property
+    def n_bytes(self) -> int:
+        """Memory held."""
+        return sum(layer.nbytes for layer in self.layers)
+
+    def update(self, k: Tensor, v: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        """Store k and v behind what the layer has, and return all of it as views."""
+        start = self.filled[layer]
+        stop = start + k.shape[-2]
+        keys, values = self.layers[layer]
+        if stop > keys.shape[-2]:
+            raise IndexError(f"position {stop - 1} is beyond the cache's {keys.shape[-2]}")
+        keys[..., start:stop, :] = k
+        values[..., start:stop, :] = v
+        self.filled[layer] = stop
+        return keys[..., :stop, :], values[..., :stop, :]
+
+
+@torch.inference_mode()
+def generate(
+    model: PrismLM,
+    tokens: Tensor,
+    n_new: int,
+    *,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    seed: int = 0,
+) -> Tensor:
+    """Continue ``tokens`` (B, T) by ``n_new`` tokens each; temperature 0 takes the likeliest.
+
+    Rows that only pad the embedding are never drawn.
+    """
+    batch, length = tokens.shape
+    weight = model.embedding.weight
+    cache = KVCache(
+        model.config, batch, length + n_new, device=weight.device, dtype=weight.dtype
+    )
+    draw = torch.Generator(device=weight.device).manual_seed(seed)
+    new = tokens
+    for _ in range(n_new):
+        start = cache.filled[0]
+        positions = torch.arange(start, start + new.shape[1], device=tokens.device)
+        logits = model(new, positions=positions, cache=cache)[:, -1, : model.config.vocab_size]
+        new = _sample(logits, temperature, top_k, draw)
+        tokens = torch.cat((tokens, new), dim=1)
+    return tokens
+
+
+def _sample(
+    logits: Tensor, temperature: float, top_k: int | None, draw: torch.Generator
+) -> Tensor:
+    """One token (B, 1) from logits (B, V)."""
+    if temperature == 0.0:
+        return logits.argmax(-1, keepdim=True)
+    logits = logits / temperature
+    if top_k is not None:
+        lowest = logits.topk(min(top_k, logits.shape[-1])).values[:, -1:]
+        logits = logits.masked_fill(logits < lowest, -torch.inf)
+    return torch.multinomial(logits.softmax(-1), 1, generator=draw)

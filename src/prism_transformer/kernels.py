@@ -1,0 +1,61 @@
+"""Which attention backend torch would run for a layer, asked of torch itself."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch.nn.attention import SDPBackend
+
+from prism_transformer.errors import InputError
+from prism_transformer.schedule import HeadSchedule
+
+UNKNOWN = "unknown"
+
+
+def layer_backends(
+    schedule: HeadSchedule,
+    d_model: int,
+    device: str = "cpu",
+    dtype: str = "float32",
+    seq_len: int = 1024,
+) -> tuple[str, ...]:
+    """The SDPA backend of each layer for causal training, e.g. ``flash_attention``.
+
+    ``unknown`` where torch cannot say, because the device is not in this machine.
+    """
+    kind = _dtype(dtype)
+    where = _device(device)
+    shapes = list(zip(schedule.heads, schedule.head_dims(d_model), strict=True))
+    chosen = {shape: _backend(*shape, seq_len, where, kind) for shape in set(shapes)}
+    return tuple(chosen[shape] for shape in shapes)
+
+
+def _backend(
+    n_heads: int, head_dim: int, seq_len: int, device: torch.device, dtype: torch.dtype
+) -> str:
+    try:
+        # Gradients matter: some backends refuse to train what they can infer.
+        q = torch.empty(
+            1, n_heads, seq_len, head_dim, device=device, dtype=dtype, requires_grad=True
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            choice = torch._fused_sdp_choice(q, q, q, is_causal=True)
+    except (RuntimeError, AssertionError, NotImplementedError):
+        return UNKNOWN
+    return SDPBackend(choice).name.lower()
+
+
+def _dtype(name: str) -> torch.dtype:
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise InputError(f"dtype {name!r} is unknown; try float32, bfloat16 or float16")
+    return dtype
+
+
+def _device(name: str) -> torch.device:
+    try:
+        return torch.device(name)
+    except RuntimeError:
+        raise InputError(f"device {name!r} is unknown; try cpu, cuda or mps") from None

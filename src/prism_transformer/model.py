@@ -1,0 +1,259 @@
+"""The Prism Transformer: the paper's Algorithm 1, once.
+
+Shapes: B batch, T positions, S positions attended to, D model width, H heads of one layer,
+G key-value heads of one layer, K width of one head, F inner width of SwiGLU, V vocabulary.
+
+No model-wide H or K exists: each layer is handed its own number of heads. What a layer does with
+q, k and v is the ``attend`` function's business, so that measuring attention needs no flag here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn import LinearCrossEntropyOptions
+from torch.utils.checkpoint import checkpoint
+
+from prism_transformer.recipe import ModelConfig
+
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+Remember = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+class Cache(Protocol):
+    """Keys and values of earlier positions: ours in ``generate.py``, or any of Hugging Face's."""
+
+    def update(self, k: Tensor, v: Tensor, layer: int, /) -> tuple[Tensor, Tensor]:
+        """Append k and v, each (B, G, T, K), and return the layer's whole (B, G, S, K)."""
+
+
+def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Softmax attention (B, H, T, K) in which the last query sees every key."""
+    queries, keys = q.shape[-2], k.shape[-2]
+    mask = None
+    if 1 < queries < keys:  # several new positions behind a cache
+        mask = torch.ones(queries, keys, dtype=torch.bool, device=q.device).tril(keys - queries)
+    return F.scaled_dot_product_attention(
+        q,
+        k,
+        v,
+        attn_mask=mask,
+        is_causal=1 < queries == keys,
+        enable_gqa=q.shape[1] != k.shape[1],
+    )
+
+
+def rotary_frequencies(head_dim: int, rope_base: float, period: int | None = None) -> Tensor:
+    """Radians per position of each channel pair: (K / 2,).
+
+    ``period`` repeats the frequencies of a head that wide, so that a wider head turns no pair at
+    a speed the narrow one does not have.
+    """
+    width = period or head_dim
+    frequencies = 1.0 / rope_base ** (torch.arange(0, width, 2, dtype=torch.float32) / width)
+    return frequencies[torch.arange(head_dim // 2) % len(frequencies)]
+
+
+def rotary_table(positions: Tensor, frequencies: Tensor) -> Tensor:
+    """Cosines and sines of every angle, stacked: (2, ..., T, K / 2), in float32.
+
+    bfloat16 frequencies would be off by whole radians at position 1000; cast the table instead.
+    """
+    angles = positions[..., None].float() * frequencies.to(positions.device)
+    return torch.stack((angles.cos(), angles.sin()))
+
+
+def rotate(x: Tensor, table: Tensor) -> Tensor:
+    """Turn each channel pair (i, i + K/2) of x (B, H, T, K) by its position's angle."""
+    cos, sin = table.to(x.dtype)
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+
+
+class Linear(nn.Linear):
+    """A matrix without bias. ``PrismLM.init_weights`` fills it, so construction draws nothing."""
+
+    def __init__(self, d_in: int, d_out: int) -> None:
+        super().__init__(d_in, d_out, bias=False)
+
+    def reset_parameters(self) -> None:
+        """Leave the weight unset."""
+
+
+class Embedding(nn.Embedding):
+    """A token table, also left to ``PrismLM.init_weights``."""
+
+    def reset_parameters(self) -> None:
+        """Leave the weight unset."""
+
+
+class Attention(nn.Module):
+    """Attention with this layer's number of heads; its weights do not depend on that number."""
+
+    def __init__(self, d_model: int, n_heads: int, queries_per_kv: int = 1) -> None:
+        super().__init__()
+        self.n_heads = n_heads
+        self.n_kv_heads = n_heads // queries_per_kv
+        self.qkv = Linear(d_model, d_model + 2 * (d_model // queries_per_kv))
+        self.out = Linear(d_model, d_model)
+
+    def forward(
+        self, x: Tensor, table: Tensor, attend: Attend, remember: Remember | None = None
+    ) -> Tensor:
+        """(B, T, D) -> (B, T, D); ``table`` is the rotary table of this layer's head width."""
+        q, k, v = self.project(x, table)
+        if remember is not None:
+            k, v = remember(k, v)
+        y = attend(q, k, v)
+        return self.out(y.transpose(1, 2).flatten(-2))  # (B, H, T, K) -> (B, T, D)
+
+    def project(self, x: Tensor, table: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Rotated queries (B, H, T, K), rotated keys and plain values (B, G, T, K)."""
+        n_qk = self.n_heads + self.n_kv_heads
+        heads = self.qkv(x).unflatten(-1, (n_qk + self.n_kv_heads, -1)).transpose(1, 2)
+        qk, v = heads.split((n_qk, self.n_kv_heads), dim=1)
+        q, k = rotate(qk, table).split((self.n_heads, self.n_kv_heads), dim=1)
+        return q, k, v
+
+
+class SwiGLU(nn.Module):
+    """The gated feed-forward half of a layer."""
+
+    def __init__(self, d_model: int, d_ff: int) -> None:
+        super().__init__()
+        self.gate_up = Linear(d_model, 2 * d_ff)
+        self.down = Linear(d_ff, d_model)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, D) -> (B, T, D)."""
+        gate, up = self.gate_up(x).chunk(2, dim=-1)
+        return self.down(F.silu(gate) * up)
+
+
+class Layer(nn.Module):
+    """Attention, then SwiGLU, each behind a norm and added to the stream."""
+
+    def __init__(self, config: ModelConfig, n_heads: int) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(config.d_model, eps=config.norm_eps)
+        self.attention = Attention(config.d_model, n_heads, config.queries_per_kv)
+        self.mlp_norm = nn.RMSNorm(config.d_model, eps=config.norm_eps)
+        self.mlp = SwiGLU(config.d_model, config.d_ff)
+
+    def forward(
+        self, x: Tensor, table: Tensor, attend: Attend, remember: Remember | None = None
+    ) -> Tensor:
+        """(B, T, D) -> (B, T, D)."""
+        x = x + self.attention(self.attention_norm(x), table, attend, remember)
+        return x + self.mlp(self.mlp_norm(x))
+
+
+class PrismLM(nn.Module):
+    """A causal language model whose layers follow a head schedule."""
+
+    def __init__(self, config: ModelConfig, seed: int = 0) -> None:
+        super().__init__()
+        self.config = config
+        self.activation_checkpointing = False
+        self.embedding = Embedding(config.vocab_rows, config.d_model)
+        self.layers = nn.ModuleList(Layer(config, n_heads) for n_heads in config.schedule.heads)
+        self.norm = nn.RMSNorm(config.d_model, eps=config.norm_eps)
+        self.init_weights(seed)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        *,
+        positions: Tensor | None = None,
+        attend: Attend = causal_attention,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        """Logits (B, T, V) of the token after each of ``tokens`` (B, T).
+
+        ``positions`` is (T,), or (B, T) where sequences start apart; left out it counts from 0, so
+        a call with a filled cache must give it.
+        """
+        x = self.hidden(self.embedding(tokens), positions=positions, attend=attend, cache=cache)
+        return F.linear(x, self.embedding.weight)
+
+    def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """Mean cross entropy in nats, without ever holding all logits; target -100 is skipped."""
+        x = self.hidden(self.embedding(tokens))
+        return F.linear_cross_entropy(
+            x.flatten(0, 1),
+            self.embedding.weight,
+            targets.flatten(),
+            options=_loss_options(x.device),
+        )
+
+    def hidden(
+        self,
+        x: Tensor,
+        *,
+        positions: Tensor | None = None,
+        attend: Attend = causal_attention,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        """Run embedded tokens (B, T, D) through all layers and the last norm."""
+        if positions is None:
+            positions = torch.arange(x.shape[1], device=x.device)
+        tables = self.rotary_tables(positions)
+        for index, layer in enumerate(self.layers):
+            table = tables[self.config.head_dims[index]]
+            if self.activation_checkpointing and self.training:
+                x = checkpoint(layer, x, table, attend, use_reentrant=False)
+            else:
+                x = layer(x, table, attend, _remember(cache, index))
+        return self.norm(x)
+
+    def rotary_tables(self, positions: Tensor) -> dict[int, Tensor]:
+        """One table per distinct head width, shared by the layers of that width.
+
+        Computed anew in each pass: it costs almost nothing, and there is no buffer to move, cast,
+        save or lose.
+        """
+        config = self.config
+        period = config.d_model // config.h_base if config.rope_frequencies == "tiled" else None
+        if positions.dim() == 2:
+            positions = positions[:, None]  # (B, T) -> (B, 1, T), broadcast over heads
+        return {
+            width: rotary_table(positions, rotary_frequencies(width, config.rope_base, period))
+            for width in set(config.head_dims)
+        }
+
+    @torch.no_grad()
+    def init_weights(self, seed: int) -> None:
+        """Fill every weight; the same seed gives the same bits for every schedule and device.
+
+        embedding, qkv, gate_up   normal, init_std
+        out, down                 normal, init_std / sqrt(2 n_layers): they add to the stream
+        norms                     one
+        """
+        if self.embedding.weight.is_meta:
+            return
+        draw = torch.Generator().manual_seed(seed)  # on the CPU: devices draw differently
+        std = self.config.init_std
+        residual_std = std / (2 * self.config.n_layers) ** 0.5
+        for name, weight in self.named_parameters():
+            if weight.dim() == 1:
+                weight.fill_(1.0)
+            else:
+                scale = residual_std if name.endswith(("out.weight", "down.weight")) else std
+                weight.copy_(torch.randn(weight.shape, generator=draw) * scale)
+
+
+def _remember(cache: Cache | None, layer: int) -> Remember | None:
+    return None if cache is None else lambda k, v: cache.update(k, v, layer)
+
+
+def _loss_options(device: torch.device) -> LinearCrossEntropyOptions:
+    """Chunks of the vocabulary product; torch's automatic choice is four times slower on a CPU."""
+    if device.type == "cpu":
+        return LinearCrossEntropyOptions(
+            batch_chunk_size=512, chunking_method=None, acc_policy="compact"
+        )
+    return LinearCrossEntropyOptions()

@@ -1,0 +1,184 @@
+"""Recipes: everything that defines one run, typed and frozen, and the numbers it implies.
+
+A recipe has three sections, ``model``, ``train`` and ``optim``; ``recipe_file.py`` reads it.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PlainSerializer,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
+
+from prism_transformer.design import resolve
+from prism_transformer.schedule import HeadSchedule, ScheduleError
+
+VOCAB_MULTIPLE = 128
+
+RopeFrequencies = Literal["per-width", "tiled"]
+Precision = Literal["bf16", "fp32"]
+
+
+def _read_schedule(value: Any) -> HeadSchedule:
+    if isinstance(value, HeadSchedule):
+        return value
+    if isinstance(value, str | int) and not isinstance(value, bool):
+        return resolve(str(value))
+    return HeadSchedule.parse(value)
+
+
+Schedule = Annotated[HeadSchedule, BeforeValidator(_read_schedule), PlainSerializer(str)]
+Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
+
+
+class Section(BaseModel):
+    """A part of a recipe: no unknown keys, no conversions, no change after it is read."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class ModelConfig(Section):
+    """The architecture. The schedule is the only field in which Prism and its twin differ."""
+
+    schedule: Schedule
+    """heads per layer, first layer first; the number of layers is its length"""
+    d_model: PositiveInt
+    h_base: PositiveInt
+    """head count of the uniform twin"""
+    d_ff: PositiveInt
+    """inner width of SwiGLU"""
+    vocab_size: PositiveInt = 50257
+    """tokens of the tokenizer"""
+    seq_len: PositiveInt = 1024
+    """context in tokens"""
+    queries_per_kv: PositiveInt = 1
+    """queries that share one key-value head: 1 is multi-head, more is grouped-query attention"""
+    rope_base: PositiveFloat = 10_000.0
+    rope_frequencies: RopeFrequencies = "per-width"
+    """``tiled`` repeats the base width's frequencies across a wide head: a control"""
+    norm_eps: PositiveFloat = 1e-5
+    init_std: PositiveFloat = 0.02
+
+    @model_validator(mode="after")
+    def _layers_fit(self) -> Self:
+        for key, schedule in (
+            ("schedule", self.schedule),
+            ("h_base", HeadSchedule((self.h_base,))),
+        ):
+            try:
+                schedule.head_dims(self.d_model)
+            except ScheduleError as error:
+                raise ScheduleError(f"{key} = {schedule}: {error}") from None
+        for layer, n_heads in enumerate(self.schedule.heads):
+            if n_heads % self.queries_per_kv:
+                raise ScheduleError(
+                    f"queries_per_kv = {self.queries_per_kv}: layer {layer} has {n_heads} heads; "
+                    "the queries that share a key-value head must divide every layer's count"
+                )
+        return self
+
+    @property
+    def n_layers(self) -> int:
+        """Depth: one entry of the schedule per layer."""
+        return len(self.schedule)
+
+    @cached_property
+    def head_dims(self) -> tuple[int, ...]:
+        """Width of one head in each layer."""
+        return self.schedule.head_dims(self.d_model)
+
+    @property
+    def d_kv(self) -> int:
+        """Width of all keys of one position; the schedule does not change it."""
+        return self.d_model // self.queries_per_kv
+
+    @property
+    def vocab_rows(self) -> int:
+        """Rows of the embedding: the vocabulary padded to whole matmul tiles."""
+        return -(-self.vocab_size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
+
+
+class TrainConfig(Section):
+    """How much to train, and in what pieces. Sizes are in tokens unless they say sequences."""
+
+    tokens: PositiveInt
+    batch_tokens: PositiveInt
+    """tokens per optimizer step over all devices"""
+    micro_batch: PositiveInt
+    """sequences per device and pass; gradient accumulation is derived"""
+    precision: Precision = "bf16"
+    """``bf16`` is mixed: float32 weights and optimizer, bfloat16 matmuls"""
+    activation_checkpointing: bool = False
+    """recompute each layer in the backward pass: less memory, a third more time"""
+    seed: NonNegativeInt = 0
+
+
+class OptimConfig(Section):
+    """AdamW under a cosine with linear warmup."""
+
+    lr: PositiveFloat
+    min_lr: NonNegativeFloat
+    warmup_fraction: Fraction = 0.025
+    """share of the training tokens"""
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.95
+    eps: PositiveFloat = 1e-8
+    weight_decay: NonNegativeFloat = 0.1
+    """on matrices only"""
+    grad_clip: PositiveFloat = 1.0
+
+    @model_validator(mode="after")
+    def _decays(self) -> Self:
+        if self.min_lr > self.lr:
+            raise ValueError(f"min_lr={self.min_lr:g} is above lr={self.lr:g}")
+        return self
+
+
+class Recipe(Section):
+    """One run."""
+
+    model: ModelConfig
+    train: TrainConfig
+    optim: OptimConfig
+
+    @model_validator(mode="after")
+    def _batches_fit(self) -> Self:
+        step = self.train.batch_tokens
+        if step % self._pass_tokens:
+            raise ValueError(
+                f"train.batch_tokens={step} is not a multiple of train.micro_batch x "
+                f"model.seq_len = {self.train.micro_batch} x {self.model.seq_len}"
+            )
+        if self.train.tokens < step:
+            raise ValueError(f"train.tokens={self.train.tokens} is less than one batch of {step}")
+        return self
+
+    @property
+    def n_steps(self) -> int:
+        """Optimizer steps: as many whole batches as the token budget holds."""
+        return self.train.tokens // self.train.batch_tokens
+
+    @property
+    def warmup_steps(self) -> int:
+        """Steps of linear warmup."""
+        return round(self.optim.warmup_fraction * self.n_steps)
+
+    def accumulation(self, n_devices: int) -> int | None:
+        """Passes per optimizer step on each device; None where the batch does not split evenly."""
+        passes, rest = divmod(self.train.batch_tokens, self._pass_tokens * n_devices)
+        return None if rest else passes
+
+    @property
+    def _pass_tokens(self) -> int:
+        return self.train.micro_batch * self.model.seq_len

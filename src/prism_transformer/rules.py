@@ -1,0 +1,121 @@
+"""The paper's constraints and guidelines as findings, one per rule, never one boolean.
+
+A schedule that breaks a rule is still a schedule: controls break them on purpose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from prism_transformer.schedule import HeadSchedule, ScheduleError
+
+Kind = Literal["constraint", "guideline", "hardware"]
+
+MIN_PHASE_LAYERS = 2
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one rule says of a schedule: whether it holds, why, and for which layers it does not."""
+
+    rule: str
+    kind: Kind
+    ok: bool
+    reason: str
+    layers: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        where = f" [{layer_ranges(self.layers)}]" if self.layers else ""
+        return f"{self.rule}{where}: {self.reason}"
+
+
+def check_rules(schedule: HeadSchedule, d_model: int, h_base: int | None = None) -> list[Finding]:
+    """The three constraints and two guidelines of the paper's Section 2, in its order.
+
+    ``h_base`` is the head count of the uniform twin; left out, the schedule's largest count.
+    """
+    base = max(schedule.heads) if h_base is None else h_base
+    if base < 1:
+        raise ScheduleError(f"h_base={base}; the uniform twin needs at least 1 head")
+    return [
+        _divisibility(schedule, d_model),
+        _monotonicity(schedule),
+        _convergence(schedule, base),
+        _smoothness(schedule),
+        _preservation(schedule, base),
+    ]
+
+
+def _divisibility(schedule: HeadSchedule, d_model: int) -> Finding:
+    wrong = tuple(layer for layer, n in enumerate(schedule.heads) if d_model % n)
+    if wrong:
+        counts = ", ".join(str(n) for n in sorted({schedule.heads[layer] for layer in wrong}))
+        reason = f"{counts} heads cannot split d_model={d_model} evenly"
+    else:
+        reason = f"every head count divides d_model={d_model}"
+        schedule.head_dims(d_model)  # an odd width is no rule of the paper, but no model either
+    return Finding("divisibility", "constraint", not wrong, reason, wrong)
+
+
+def _monotonicity(schedule: HeadSchedule) -> Finding:
+    heads = schedule.heads
+    drops = tuple(layer for layer in range(1, len(heads)) if heads[layer] < heads[layer - 1])
+    if drops:
+        steps = ", ".join(f"{heads[layer - 1]} to {heads[layer]}" for layer in drops[:3])
+        more = ", ..." if len(drops) > 3 else ""
+        reason = f"the head count falls ({steps}{more}); a progressive schedule never does"
+    else:
+        reason = "the head count never falls with depth"
+    return Finding("monotonicity", "constraint", not drops, reason, drops)
+
+
+def _convergence(schedule: HeadSchedule, h_base: int) -> Finding:
+    last = len(schedule) - 1
+    ok = schedule.heads[last] == h_base
+    reason = (
+        f"the last layer has h_base={h_base} heads"
+        if ok
+        else f"the last layer has {schedule.heads[last]} heads, not h_base={h_base}"
+    )
+    return Finding("convergence", "constraint", ok, reason, () if ok else (last,))
+
+
+def _smoothness(schedule: HeadSchedule) -> Finding:
+    short = [phase for phase in schedule.phases if phase.n_layers < MIN_PHASE_LAYERS]
+    if short:
+        counts = ", ".join(str(phase.n_heads) for phase in short)
+        reason = (
+            f"{_phases(len(short))} of one layer ({counts} heads): the paper found abrupt steps "
+            f"worse and holds each count for at least {MIN_PHASE_LAYERS} layers"
+        )
+    else:
+        reason = f"every phase lasts at least {MIN_PHASE_LAYERS} layers"
+    layers = tuple(layer for phase in short for layer in phase.layers)
+    return Finding("smoothness", "guideline", not short, reason, layers)
+
+
+def _preservation(schedule: HeadSchedule, h_base: int) -> Finding:
+    away = tuple(layer for layer, n in enumerate(schedule.heads) if n != h_base)
+    n_base = len(schedule) - len(away)
+    ok = 2 * n_base >= len(schedule)
+    share = f"{n_base} of {len(schedule)} layers have h_base={h_base} heads"
+    reason = share if ok else f"{share}; the paper keeps at least half of them"
+    return Finding("preservation", "guideline", ok, reason, () if ok else away)
+
+
+def _phases(count: int) -> str:
+    return "1 phase" if count == 1 else f"{count} phases"
+
+
+def layer_ranges(layers: Sequence[int]) -> str:
+    """Layer indices, ascending, as people write them: ``layers 0-2, 5``."""
+    spans: list[list[int]] = []
+    for layer in layers:
+        if spans and layer == spans[-1][-1] + 1:
+            spans[-1].append(layer)
+        else:
+            spans.append([layer])
+    text = ", ".join(str(s[0]) if len(s) == 1 else f"{s[0]}-{s[-1]}" for s in spans)
+    return f"layer {text}" if len(layers) == 1 else f"layers {text}"
