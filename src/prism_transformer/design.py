@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
-from itertools import chain, combinations
+from itertools import chain, combinations, pairwise
 from math import log2
 
 from prism_transformer import paper
@@ -258,7 +258,7 @@ def _rank(schedule: HeadSchedule, d_model: int) -> tuple[float, ...]:
 def _steepest(schedule: HeadSchedule) -> float:
     """The largest factor between the head counts of neighbouring phases."""
     counts = [phase.n_heads for phase in schedule.phases]
-    return max(after / before for before, after in zip(counts, counts[1:], strict=False))
+    return max(after / before for before, after in pairwise(counts))
 
 
 def _ramp(schedule: HeadSchedule) -> float:

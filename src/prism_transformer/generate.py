@@ -67,9 +67,7 @@ def generate(
     """
     batch, length = tokens.shape
     weight = model.embedding.weight
-    cache = KVCache(
-        model.config, batch, length + n_new, device=weight.device, dtype=weight.dtype
-    )
+    cache = KVCache(model.config, batch, length + n_new, device=weight.device, dtype=weight.dtype)
     draw = torch.Generator(device=weight.device).manual_seed(seed)
     new = tokens
     for _ in range(n_new):
@@ -81,9 +79,7 @@ def generate(
     return tokens
 
 
-def _sample(
-    logits: Tensor, temperature: float, top_k: int | None, draw: torch.Generator
-) -> Tensor:
+def _sample(logits: Tensor, temperature: float, top_k: int | None, draw: torch.Generator) -> Tensor:
     """One token (B, 1) from logits (B, V)."""
     if temperature == 0.0:
         return logits.argmax(-1, keepdim=True)

@@ -9,6 +9,7 @@ q, k and v is the ``attend`` function's business, so that measuring attention ne
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from typing import Protocol
 
@@ -244,6 +245,16 @@ class PrismLM(nn.Module):
             else:
                 scale = residual_std if name.endswith(("out.weight", "down.weight")) else std
                 weight.copy_(torch.randn(weight.shape, generator=draw) * scale)
+
+
+def fingerprint(model: nn.Module) -> str:
+    """sha256 of every weight, by name: equal for models that start alike."""
+    digest = hashlib.sha256()
+    for name, weight in sorted(model.named_parameters()):
+        digest.update(f"{name} {tuple(weight.shape)} {weight.dtype}\n".encode())
+        raw = weight.detach().cpu().contiguous().flatten().view(torch.uint8)
+        digest.update(raw.numpy().data)
+    return digest.hexdigest()
 
 
 def _remember(cache: Cache | None, layer: int) -> Remember | None:

@@ -70,6 +70,23 @@ def recipe_toml(recipe: Recipe) -> str:
     return tomli_w.dumps(recipe.model_dump())
 
 
+def copy_recipe(name: str, out: Path | None = None) -> Path:
+    """Copy a packaged recipe out as it is written; its base still resolves from anywhere."""
+    if name not in packaged_recipes():
+        find_recipe(name)  # says what there is
+        raise RecipeError(f"{name}: is a file already; `prism recipes` lists those that ship")
+    source = packaged_recipes()[name]
+    target = out or Path(source.name)
+    try:
+        with target.open("x", encoding="utf-8") as file:
+            file.write(source.read_text("utf-8"))
+    except FileExistsError:
+        raise RecipeError(f"{target}: exists already; give another place with --out") from None
+    except OSError as error:
+        raise RecipeError(f"{target}: cannot be written: {error.strerror}") from None
+    return target
+
+
 def _chain(file: Path) -> list[tuple[Path, Values]]:
     """The recipe's tables, base first."""
     tables: list[tuple[Path, Values]] = []
@@ -138,7 +155,7 @@ def _explain(details: Any, origins: Origins, file: Path) -> str:
     if details["type"] == "extra_forbidden":
         return f"{where}: unknown key{_suggestion(key)}"
     if details["type"] == "missing":
-        return f"{file}: {key}: missing; set it, or inherit it with base = \"base/small\""
+        return f'{file}: {key}: missing; set it, or inherit it with base = "base/small"'
     if details["type"] == "model_type":
         return f"{where}: expected a table, as in [{key}]"
     reason = details["msg"].removeprefix("Value error, ")

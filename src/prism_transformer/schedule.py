@@ -145,9 +145,7 @@ def _head_count(value: object, layer: int) -> int:
             raise TypeError
         count = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        raise ScheduleError(
-            f"layer {layer}: head count {value!r} is not a whole number"
-        ) from None
+        raise ScheduleError(f"layer {layer}: head count {value!r} is not a whole number") from None
     if count < 1:
         raise ScheduleError(f"layer {layer}: {count} heads; every layer needs at least 1")
     if count > MAX_HEADS:

@@ -1,0 +1,89 @@
+"""Figures, drawn with matplotlib and written as SVG, PDF or PNG."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from prism_transformer.errors import InputError
+from prism_transformer.schedule import HeadSchedule
+
+try:
+    import matplotlib as mpl
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+except ImportError:
+    raise InputError("figures need matplotlib: pip install 'prism-transformer[report]'") from None
+
+FORMATS = (".svg", ".pdf", ".png")
+
+# Wide heads are dark, narrow ones light: one hue, so that order reads without a legend.
+PALETTE = "viridis"
+
+STYLE: dict[Any, Any] = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "prism",  # the same figure gives the same file
+}
+
+
+def check_format(file: Path) -> None:
+    """Refuse a file name whose ending is no figure format."""
+    if file.suffix.lower() not in FORMATS:
+        raise InputError(f"{file}: a figure ends in {', '.join(FORMATS)}, not {file.suffix!r}")
+
+
+def save(figure: Figure, file: Path) -> None:
+    """Write a figure in the format of the file's ending, without a date in it."""
+    check_format(file)
+    undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": None}
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with mpl.rc_context(STYLE):
+            figure.savefig(file, dpi=200, metadata=undated[file.suffix.lower()])
+    except OSError as error:
+        raise InputError(f"{file}: cannot be written: {error.strerror}") from None
+
+
+def head_schedules(left: HeadSchedule, right: HeadSchedule, d_model: int) -> Figure:
+    """The paper's Figure 1: two schedules side by side, one bar a layer, one block a head."""
+    with mpl.rc_context(STYLE):
+        depth = max(len(left), len(right))
+        figure = Figure(figsize=(min(max(7.0, 0.32 * depth), 14.0), 3.2), layout="constrained")
+        axes = figure.subplots(1, 2, sharey=True)
+        widths = [*left.head_dims(d_model), *right.head_dims(d_model)]
+        for ax, schedule in zip(axes, (left, right), strict=True):
+            _draw_schedule(ax, schedule, d_model, max(widths))
+        axes[0].set_ylabel("attention heads")
+        return figure
+
+
+def _draw_schedule(ax: Axes, schedule: HeadSchedule, d_model: int, widest: int) -> None:
+    colours = mpl.colormaps[PALETTE]
+    for layer, width in enumerate(schedule.head_dims(d_model)):
+        n_heads = schedule.heads[layer]
+        colour = colours(0.85 * (1 - width / widest) + 0.1)
+        ax.bar(layer, n_heads, width=0.86, color=colour)
+        if n_heads <= 64:  # beyond that the lines would hide the bar
+            ax.hlines(range(1, n_heads), layer - 0.43, layer + 0.43, color="white", linewidth=0.7)
+    for phase in schedule.phases:
+        middle = phase.first_layer + (phase.n_layers - 1) / 2
+        ax.annotate(
+            f"{d_model // phase.n_heads}",
+            (middle, phase.n_heads),
+            xytext=(0, 3),
+            textcoords="offset points",
+            ha="center",
+            fontsize=9 if phase.n_layers > 1 else 6,
+        )
+    kind = "uniform" if len(schedule.phases) == 1 else f"{len(schedule.phases)} phases"
+    ax.set_title(f"{kind}: {_shortened(str(schedule))}", fontsize=9)
+    ax.set_xlabel(f"layer (above each phase: head width, d_model {d_model})")
+    ax.set_xticks(range(0, len(schedule), max(1, len(schedule) // 12)))
+    ax.margins(x=0.02, y=0.12)
+
+
+def _shortened(text: str, most: int = 34) -> str:
+    return text if len(text) <= most else text[: most - 4] + " ..."

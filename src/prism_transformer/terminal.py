@@ -1,0 +1,220 @@
+"""What people see in a terminal: the staircase of a schedule, tables, findings, numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+from prism_transformer.describe import Facts
+from prism_transformer.rules import layer_ranges
+from prism_transformer.schedule import HeadSchedule
+
+T = TypeVar("T")
+
+MARGIN = 13  # columns left of the staircase: "   12 heads |"
+
+
+def make_console() -> Console:
+    """Standard output: colours on a terminal, plain lines elsewhere."""
+    return Console(highlight=False)
+
+
+def staircase(schedule: HeadSchedule, columns: int = 80, block: str = "█") -> str:
+    """The schedule as a picture: a step per head count, a column or two per layer."""
+    room = max(columns - MARGIN, 8)
+    per_column = -(-len(schedule) // room)  # layers that share one column of a deep model
+    cell = 2 if per_column == 1 and 2 * len(schedule) <= room else 1
+    heads = schedule.heads[::per_column]
+    lines = []
+    for level in sorted(set(heads), reverse=True):
+        row = "".join((block if n >= level else " ") * cell for n in heads)
+        lines.append(f"{level:>5} heads |{row.rstrip()}")
+    last = str(len(schedule) - 1)
+    axis = f"0{last:>{max(len(heads) * cell - 1, len(last) + 1)}}"
+    scale = "layer" if per_column == 1 else f"layer, {per_column} a column"
+    return "\n".join([*lines, f"{'':{MARGIN}}{axis}  {scale}"])
+
+
+def print_schedule(console: Console, facts: Facts) -> None:
+    """Heading, staircase, layers by phase, findings, controls."""
+    console.print(f"[bold]{facts['schedule']}[/bold]", end="   ")
+    console.print(
+        f"{facts['n_layers']} layers, d_model {facts['d_model']}, h_base {facts['h_base']}, "
+        f"mean {facts['mean_heads']:.3g} heads\n"
+    )
+    print_staircase(console, HeadSchedule.parse(facts["heads"]))
+    if "layers" in facts:
+        console.print()
+        console.print(_layer_table(facts["layers"]))
+    console.print()
+    print_findings(console, facts["findings"])
+    if "controls" in facts:
+        console.print("\n[bold]controls[/bold] for a fair comparison")
+        console.print(f"  reversed    {facts['controls']['reversed']}")
+        console.print(f"  shuffled:0  {facts['controls']['shuffled:0']}")
+        console.print(f"  bracketing  {', '.join(facts['controls']['bracketing'])}")
+
+
+def print_staircase(console: Console, schedule: HeadSchedule) -> None:
+    """Draw the staircase, in ASCII where the terminal knows nothing else."""
+    block = "█" if "utf" in console.encoding.lower() else "#"
+    console.print(staircase(schedule, console.width, block), markup=False, soft_wrap=True)
+
+
+def _layer_table(layers: Sequence[Facts]) -> Table:
+    """One row per phase: its layers are alike."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("layers", "heads", "width"):
+        table.add_column(name, justify="right")
+    table.add_column("on the hardware")
+    with_backend = "backend" in layers[0]
+    if with_backend:
+        table.add_column("SDPA backend")
+    for run in _runs(layers):
+        first = run[0]
+        span = layer_ranges([row["layer"] for row in run]).partition(" ")[2]
+        cells = [span, str(first["heads"]), str(first["width"]), first["alignment"]]
+        table.add_row(*cells, *([first["backend"]] if with_backend else []))
+    return table
+
+
+def _runs(layers: Sequence[Facts]) -> list[list[Facts]]:
+    runs: list[list[Facts]] = []
+    for row in layers:
+        if runs and runs[-1][-1]["heads"] == row["heads"]:
+            runs[-1].append(row)
+        else:
+            runs.append([row])
+    return runs
+
+
+def print_findings(console: Console, findings: Sequence[Facts]) -> None:
+    """Each rule with its verdict; a broken one with its layers."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("rule", "kind", "", "why"):
+        table.add_column(name)
+    for finding in findings:
+        where = f" ({layer_ranges(finding['layers'])})" if finding["layers"] else ""
+        table.add_row(
+            finding["rule"], finding["kind"], _verdict(finding), finding["reason"] + where
+        )
+    console.print(table)
+
+
+def _verdict(finding: Facts) -> str:
+    if finding["ok"]:
+        return "[green]holds[/green]"
+    if finding["kind"] == "hardware":
+        return "[yellow]note[/yellow]"
+    return "[red]broken[/red]"
+
+
+def recipe_comments(facts: Facts) -> str:
+    """A recipe's derived numbers as TOML comments, so that the whole output is a recipe."""
+    counts, memory, flops = facts["parameters"], facts["memory_bytes"], facts["flops_per_token"]
+    rows = [
+        (
+            "parameters",
+            f"{counts['total']:,}: embedding {_si(counts['embedding'])}, attention "
+            f"{_si(counts['attention'])}, SwiGLU {_si(counts['mlp'])}, norms "
+            f"{_si(counts['norms'])}",
+        ),
+        ("head widths", str(HeadSchedule.parse(facts["head_widths"]))),
+        (
+            "steps",
+            f"{facts['steps']:,}, of which {facts['warmup_steps']:,} warmup; "
+            f"{facts['tokens']:,} tokens, {facts['tokens_per_parameter']:.3g} per parameter",
+        ),
+        ("accumulation", _accumulation(facts["accumulation"])),
+        (
+            "FLOPs/token",
+            f"forward {_si(flops['forward'])}, backward {_si(flops['backward'])}; for "
+            f"utilisation {_si(flops['utilisation'])} (6N + 12LdT), causal {_si(flops['causal'])}",
+        ),
+        ("FLOPs", f"{facts['training_flops']:.3g} in all"),
+        (
+            "memory",
+            f"{_gib(memory['total'])} a device: weights {_gib(memory['weights'])}, gradients "
+            f"{_gib(memory['gradients'])}, AdamW {_gib(memory['optimizer'])}, casts "
+            f"{_gib(memory['casts'])}, activations {_gib(memory['activations'])}",
+        ),
+        ("KV cache", f"{facts['kv_bytes_per_sequence'] / 2**20:.1f} MiB a full sequence in bf16"),
+        ("8 x H100", _paper_time(facts["paper"])),
+    ]
+    return "\n".join(f"# {name:<12}  {value}" for name, value in rows)
+
+
+def _accumulation(passes: dict[int, int | None]) -> str:
+    parts = [
+        f"{n} on {devices} device{'s' if devices > 1 else ''}"
+        for devices, n in passes.items()
+        if n is not None
+    ]
+    return ", ".join(parts)
+
+
+def _paper_time(facts: Facts | None) -> str:
+    if facts is None:
+        return "not a model of the paper, so there is no throughput to expect"
+    longer = facts["printed_hours"] / facts["hours"] - 1
+    return (
+        f"{facts['hours']:.2f} h at the paper's {facts['tokens_per_second']:,} tokens/s "
+        f"({facts['utilisation']:.0%} utilisation); it prints {facts['printed_hours']:.2f} h, "
+        f"{longer:.0%} longer"
+    )
+
+
+def _si(value: float) -> str:
+    """1234567 as 1.23M."""
+    for unit in ("", "k", "M", "G", "T"):
+        if abs(value) < 1000:
+            break
+        value /= 1000
+    return f"{value:.4g}{unit}"
+
+
+def _gib(n_bytes: int) -> str:
+    return f"{n_bytes / 2**30:.2f} GiB"
+
+
+def progress(console: Console, what: str, items: Sequence[tuple[str, T]]) -> Iterator[T]:
+    """Hand out the items: a bar with rate and time left on a terminal, a line for each elsewhere."""
+    if not console.is_terminal:
+        for index, (name, item) in enumerate(items, start=1):
+            console.print(f"{what} {name} ({index} of {len(items)})")
+            yield item
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
+        task = bar.add_task(what, total=len(items))
+        for name, item in items:
+            bar.update(task, description=f"{what} {name}")
+            yield item
+            bar.advance(task)
+
+
+def row_table(rows: Sequence[Facts]) -> Table:
+    """Rows of equal keys as a table; numbers to the right."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for key, value in rows[0].items():
+        text = isinstance(value, str)
+        table.add_column(key, justify="left" if text else "right", no_wrap=key == "name")
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row.values()))
+    return table
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
