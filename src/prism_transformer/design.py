@@ -208,13 +208,7 @@ def propose(
     sit well on kernels, a ramp as long as the paper's. No loss was measured for this ranking.
     """
     HeadSchedule.uniform(h_base, n_layers).head_dims(d_model)
-    shared = queries_per_kv * tensor_parallel
-    counts = [n for n in head_counts(d_model) if n <= h_base and n % shared == 0]
-    if h_base not in counts or len(counts) < 2:
-        raise InputError(
-            f"no head count below h_base={h_base} divides d_model={d_model} and is a multiple of "
-            f"{shared} (queries_per_kv x tensor_parallel); a smaller degree leaves room"
-        )
+    counts = _admitted_counts(d_model, h_base, queries_per_kv, tensor_parallel)
     found = {
         schedule
         for ladder in _ladders(counts)
@@ -222,9 +216,28 @@ def propose(
         if (schedule := _staircase(ladder, ramp, n_layers))
     }
     if not found:
-        raise InputError(f"{n_layers} layers are too few for a ramp of two-layer phases; use 4")
+        raise InputError(f"{n_layers} layers hold no ramp of two-layer phases; use 4 or more")
     ranked = sorted(found, key=lambda s: (*_rank(s, d_model), s.heads))
     return [Proposal(s, _reasons(s, d_model)) for s in ranked[:most]]
+
+
+def _admitted_counts(
+    d_model: int, h_base: int, queries_per_kv: int, tensor_parallel: int
+) -> list[int]:
+    """Head counts up to the base that can be grouped and sharded as asked."""
+    degrees_asked = {"queries_per_kv": queries_per_kv, "tensor_parallel": tensor_parallel}
+    for name, degree in degrees_asked.items():
+        if degree < 1:
+            raise InputError(f"{name}={degree}; 1 means none, and less means nothing")
+    shared = queries_per_kv * tensor_parallel
+    counts = [n for n in head_counts(d_model) if n <= h_base and n % shared == 0]
+    if h_base not in counts or len(counts) < 2:
+        raise InputError(
+            f"h_base={h_base} leaves no room: a schedule needs h_base and a smaller head count "
+            f"that both divide d_model={d_model} and are multiples of queries_per_kv x "
+            f"tensor_parallel = {shared}"
+        )
+    return counts
 
 
 def _ladders(counts: list[int]) -> Iterator[tuple[int, ...]]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from prism_transformer.schedule import HeadSchedule, ScheduleError
+from prism_transformer.schedule import HeadSchedule, ScheduleError, check_width
 
 Kind = Literal["constraint", "guideline", "hardware"]
 
@@ -36,6 +36,7 @@ def check_rules(schedule: HeadSchedule, d_model: int, h_base: int | None = None)
 
     ``h_base`` is the head count of the uniform twin; left out, the schedule's largest count.
     """
+    check_width(d_model)
     base = max(schedule.heads) if h_base is None else h_base
     if base < 1:
         raise ScheduleError(f"h_base={base}; the uniform twin needs at least 1 head")

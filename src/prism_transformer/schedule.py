@@ -109,14 +109,14 @@ class HeadSchedule:
 
 def head_counts(d_model: int) -> tuple[int, ...]:
     """Every head count a layer of this width may have, ascending: the head width is even."""
-    _check_width(d_model)
+    check_width(d_model)
     small = [n for n in range(1, int(d_model**0.5) + 1) if d_model % n == 0]
     divisors = sorted({*small, *(d_model // n for n in small)})
     return tuple(n for n in divisors if d_model // n % 2 == 0)
 
 
 def _head_dim(n_heads: int, layer: int, d_model: int) -> int:
-    _check_width(d_model)
+    check_width(d_model)
     if d_model % n_heads == 0 and d_model // n_heads % 2 == 0:
         return d_model // n_heads
     if d_model % n_heads:
@@ -160,7 +160,8 @@ def _check_depth(n_layers: int) -> None:
         raise ScheduleError(f"{n_layers} layers; more than {MAX_LAYERS} is not a model")
 
 
-def _check_width(d_model: int) -> None:
+def check_width(d_model: int) -> None:
+    """Refuse a model width that no model has."""
     if not 2 <= d_model <= MAX_WIDTH:
         raise ScheduleError(f"d_model={d_model} is outside 2 .. {MAX_WIDTH}")
 

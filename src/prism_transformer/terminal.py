@@ -56,6 +56,8 @@ def print_schedule(console: Console, facts: Facts) -> None:
     if "layers" in facts:
         console.print()
         console.print(_layer_table(facts["layers"]))
+        if any(row.get("backend") == "unknown" for row in facts["layers"]):
+            console.print("unknown: torch can only say on a machine that has the device")
     console.print()
     print_findings(console, facts["findings"])
     if "controls" in facts:
@@ -176,11 +178,11 @@ def _paper_time(facts: Facts | None) -> str:
 
 def _si(value: float) -> str:
     """1234567 as 1.23M."""
-    for unit in ("", "k", "M", "G", "T"):
-        if abs(value) < 1000:
-            break
+    units = ["", "k", "M", "G", "T"]
+    while abs(value) >= 1000 and len(units) > 1:
         value /= 1000
-    return f"{value:.4g}{unit}"
+        units.pop(0)
+    return f"{value:.4g}{units[0]}"
 
 
 def _gib(n_bytes: int) -> str:
@@ -188,7 +190,7 @@ def _gib(n_bytes: int) -> str:
 
 
 def progress(console: Console, what: str, items: Sequence[tuple[str, T]]) -> Iterator[T]:
-    """Hand out the items: a bar with rate and time left on a terminal, a line for each elsewhere."""
+    """Hand out the items: a bar with time left on a terminal, a line for each elsewhere."""
     if not console.is_terminal:
         for index, (name, item) in enumerate(items, start=1):
             console.print(f"{what} {name} ({index} of {len(items)})")

@@ -1,45 +1,27 @@
-"""The ``prism`` command: verbs only. Each imports what it needs when it runs."""
+"""``prism schedule``: show, check, design, list."""
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING
 
-from cyclopts import App, Parameter
+from cyclopts import App
 
-from prism_transformer import __version__
+from prism_transformer.cli.output import Json, print_json, print_rows
 from prism_transformer.errors import InputError
 
 if TYPE_CHECKING:
     from prism_transformer.schedule import HeadSchedule
 
-Json = Annotated[
-    bool,
-    Parameter(name="--json", negative=(), show_default=False, help="Print JSON for scripts."),
-]
-
 app = App(
-    name="prism",
-    help="Progressive head schedules for Transformers: design, build, compare.",
-    version=__version__,
-    help_format="plaintext",
-    help_epilogue="Start here:  prism demo",
-)
-schedule_app = App(
     name="schedule",
     help="Design and inspect head schedules.",
     help_epilogue="Example:  prism schedule show small",
 )
-app.command(schedule_app)
 
 
-@schedule_app.command(
-    name="show", help_epilogue='Example:  prism schedule show "3x2 6x2 8x2 12x6" --d-model 768'
-)
-def schedule_show(
+@app.command(help_epilogue='Example:  prism schedule show "3x2 6x2 8x2 12x6" --d-model 768')
+def show(
     schedule: str,
     /,
     *,
@@ -86,7 +68,7 @@ def schedule_show(
         _draw_figure(figure, shown, against, d_model, h_base)
     facts = schedule_facts(shown, d_model, h_base, backends)
     if as_json:
-        _print_json(facts)
+        print_json(facts)
         return
     from prism_transformer.terminal import make_console, print_schedule
 
@@ -96,11 +78,10 @@ def schedule_show(
         console.print(f"\nwrote {figure}")
 
 
-@schedule_app.command(
-    name="check",
+@app.command(
     help_epilogue='Example:  prism schedule check "4x3 8x3 16x18" --d-model 1024 --h-base 16',
 )
-def schedule_check(
+def check(
     schedule: str,
     /,
     *,
@@ -131,7 +112,7 @@ def schedule_check(
     broken = [f for f in facts["findings"] if not f["ok"] and f["kind"] != "hardware"]
     facts["ok"] = not broken
     if as_json:
-        _print_json(facts)
+        print_json(facts)
     else:
         from prism_transformer.terminal import make_console, print_findings
 
@@ -142,12 +123,11 @@ def schedule_check(
     return 1 if broken else 0
 
 
-@schedule_app.command(
-    name="design",
+@app.command(
     help_epilogue="Example:  prism schedule design --d-model 4096 --layers 32 --h-base 32 "
     "--queries-per-kv 4",
 )
-def schedule_design(
+def design(
     *,
     d_model: int,
     layers: int,
@@ -187,7 +167,7 @@ def schedule_design(
         most=most,
     )
     if as_json:
-        _print_json([asdict(p) | {"schedule": str(p.schedule)} for p in proposals])
+        print_json([asdict(p) | {"schedule": str(p.schedule)} for p in proposals])
         return
     from rich.padding import Padding
 
@@ -206,8 +186,8 @@ def schedule_design(
     )
 
 
-@schedule_app.command(name="list", help_epilogue="Example:  prism schedule list --json")
-def schedule_list(*, as_json: Json = False) -> None:
+@app.command(name="list", help_epilogue="Example:  prism schedule list --json")
+def list_presets(*, as_json: Json = False) -> None:
     """List the paper's schedules: three models and the rows of its ablation."""
     from prism_transformer.design import presets
 
@@ -222,79 +202,7 @@ def schedule_list(*, as_json: Json = False) -> None:
         }
         for preset in presets().values()
     ]
-    _print_rows(rows, as_json)
-
-
-@app.command(help_epilogue="Example:  prism show prism-small optim.lr=3e-4 > mine.toml")
-def show(recipe: str, /, *overrides: str, as_json: Json = False) -> None:
-    """Print a recipe with everything filled in, and every number it implies.
-
-    The output is itself a recipe: the derived numbers are comments.
-
-    Parameters
-    ----------
-    recipe
-        A file, or the name of one that ships (prism recipes).
-    overrides
-        Changes such as optim.lr=3e-4 or "model.schedule=3x2 12x10".
-    """
-    from prism_transformer.describe import recipe_facts
-    from prism_transformer.recipe_file import load_recipe, recipe_toml
-
-    resolved = load_recipe(recipe, overrides)
-    facts = recipe_facts(resolved)
-    if as_json:
-        _print_json({"recipe": resolved.model_dump(), "derived": facts})
-        return
-    from prism_transformer.terminal import recipe_comments
-
-    print(recipe_toml(resolved))
-    print(recipe_comments(facts))
-
-
-@app.command(help_epilogue="Example:  prism recipes prism-small --out mine.toml")
-def recipes(name: str | None = None, /, *, out: Path | None = None, as_json: Json = False) -> None:
-    """List the recipes that ship, or copy one out to change it.
-
-    Parameters
-    ----------
-    name
-        The recipe to copy; all are listed when left out.
-    out
-        Where to; the recipe's own name in this folder when left out. Never overwrites.
-    """
-    from prism_transformer.recipe_file import copy_recipe, load_recipe, packaged_recipes
-
-    if name is not None:
-        print(f"wrote {copy_recipe(name, out)}")
-        return
-    rows = []
-    for key in packaged_recipes():
-        recipe = load_recipe(key)
-        rows.append(
-            {
-                "name": key,
-                "schedule": str(recipe.model.schedule),
-                "d_model": recipe.model.d_model,
-                "tokens": recipe.train.tokens,
-            }
-        )
-    _print_rows(rows, as_json)
-
-
-@app.command(help_epilogue="Example:  prism demo --out prism-demo")
-def demo(*, out: Path = Path("prism-demo")) -> int:
-    """Draw the paper's three schedules, build its small pair, and prove neutrality.
-
-    Parameters
-    ----------
-    out
-        Folder for the figures.
-    """
-    from prism_transformer.demo import run_demo
-    from prism_transformer.terminal import make_console
-
-    return 0 if run_demo(make_console(), out) else 1
+    print_rows(rows, as_json)
 
 
 def _read_schedule(
@@ -307,11 +215,13 @@ def _read_schedule(
     schedule = resolve(text)
     if layers is not None:
         schedule.expect_layers(layers)
-    width = d_model or (preset.d_model if preset else None)
-    if width is None:
-        raise InputError(f"give the model's width for {text!r}, as in --d-model 768")
-    base = h_base or (preset.h_base if preset else max(schedule.heads))
-    return schedule, width, base
+    if d_model is None:
+        if preset is None:
+            raise InputError(f"give the model's width for {text!r}, as in --d-model 768")
+        d_model = preset.d_model
+    if h_base is None:
+        h_base = preset.h_base if preset else max(schedule.heads)
+    return schedule, d_model, h_base
 
 
 def _draw_figure(
@@ -324,33 +234,3 @@ def _draw_figure(
     check_format(file)
     left = resolve(against) if against else HeadSchedule.uniform(h_base, len(schedule))
     save(head_schedules(left, schedule, d_model), file)
-
-
-def _print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
-    if as_json:
-        _print_json(rows)
-        return
-    from prism_transformer.terminal import make_console, row_table
-
-    make_console().print(row_table(rows))
-
-
-def _print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2))
-
-
-def main() -> NoReturn:
-    """Run the command; what the user can fix is printed plainly and exits with 2."""
-    try:
-        app()
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
-    except BrokenPipeError:  # `prism ... | head`: the reader has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
-    sys.exit(0)
-
-
-if __name__ == "__main__":
-    main()

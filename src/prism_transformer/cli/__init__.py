@@ -1,0 +1,54 @@
+"""The ``prism`` command: verbs only. Each imports what it needs when it runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from cyclopts import App
+
+from prism_transformer import __version__
+from prism_transformer.cli.recipe import recipes, show
+from prism_transformer.cli.schedule import app as schedule_app
+from prism_transformer.errors import InputError
+
+app = App(
+    name="prism",
+    help="Progressive head schedules for Transformers: design, build, compare.",
+    version=__version__,
+    help_format="plaintext",
+    help_epilogue="Start here:  prism demo",
+)
+app.command(schedule_app)
+app.command(show, help_epilogue="Example:  prism show prism-small optim.lr=3e-4 > mine.toml")
+app.command(recipes, help_epilogue="Example:  prism recipes prism-small --out mine.toml")
+
+
+@app.command(help_epilogue="Example:  prism demo --out prism-demo")
+def demo(*, out: Path = Path("prism-demo")) -> int:
+    """Draw the paper's three schedules, build its small pair, and prove neutrality.
+
+    Parameters
+    ----------
+    out
+        Folder for the figures.
+    """
+    from prism_transformer.demo import run_demo
+    from prism_transformer.terminal import make_console
+
+    return 0 if run_demo(make_console(), out) else 1
+
+
+def main() -> NoReturn:
+    """Run the command; what the user can fix is printed plainly and exits with 2."""
+    try:
+        app()
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:  # `prism ... | head`: the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    sys.exit(0)

@@ -1,0 +1,28 @@
+"""What every command shares: the ``--json`` option, and rows as JSON or as a table."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+Json = Annotated[
+    bool,
+    Parameter(name="--json", negative=(), show_default=False, help="Print JSON for scripts."),
+]
+
+
+def print_json(value: Any) -> None:
+    """Print a value as a script would read it."""
+    print(json.dumps(value, indent=2))
+
+
+def print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
+    """Print rows of equal keys."""
+    if as_json:
+        print_json(rows)
+        return
+    from prism_transformer.terminal import make_console, row_table
+
+    make_console().print(row_table(rows))
