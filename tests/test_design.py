@@ -170,4 +170,4 @@ def test_shapes_without_a_design_are_refused(
     d_model: int, n_layers: int, h_base: int, degrees: dict[str, int]
 ) -> None:
     with pytest.raises(InputError):
-        propose(d_model, n_layers, h_base, **degrees)  # type: ignore[arg-type]
+        propose(d_model, n_layers, h_base, **degrees)

@@ -23,7 +23,9 @@ def test_a_device_that_is_not_here_is_unknown() -> None:
     assert layer_backends(small, 768, "cuda", "bfloat16") == (UNKNOWN,) * 12
 
 
-@pytest.mark.parametrize(("device", "dtype"), [("abacus", "float32"), ("cpu", "int8"), ("cpu", "nn")])
+@pytest.mark.parametrize(
+    ("device", "dtype"), [("abacus", "float32"), ("cpu", "int8"), ("cpu", "nn")]
+)
 def test_unknown_names_are_refused(device: str, dtype: str) -> None:
     with pytest.raises(InputError):
         layer_backends(HeadSchedule.parse("2x2"), 768, device, dtype)

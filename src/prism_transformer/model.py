@@ -159,6 +159,7 @@ class PrismLM(nn.Module):
     def __init__(self, config: ModelConfig, seed: int = 0) -> None:
         super().__init__()
         self.config = config
+        self.head_dims = config.schedule.head_dims(config.d_model)
         self.activation_checkpointing = False
         self.embedding = Embedding(config.vocab_rows, config.d_model)
         self.layers = nn.ModuleList(Layer(config, n_heads) for n_heads in config.schedule.heads)
@@ -204,7 +205,7 @@ class PrismLM(nn.Module):
             positions = torch.arange(x.shape[1], device=x.device)
         tables = self.rotary_tables(positions)
         for index, layer in enumerate(self.layers):
-            table = tables[self.config.head_dims[index]]
+            table = tables[self.head_dims[index]]
             if self.activation_checkpointing and self.training:
                 x = checkpoint(layer, x, table, attend, use_reentrant=False)
             else:
@@ -223,7 +224,7 @@ class PrismLM(nn.Module):
             positions = positions[:, None]  # (B, T) -> (B, 1, T), broadcast over heads
         return {
             width: rotary_table(positions, rotary_frequencies(width, config.rope_base, period))
-            for width in set(config.head_dims)
+            for width in set(self.head_dims)
         }
 
     @torch.no_grad()

@@ -5,7 +5,6 @@ A recipe has three sections, ``model``, ``train`` and ``optim``; ``recipe_file.p
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -93,7 +92,7 @@ class ModelConfig(Section):
         """Depth: one entry of the schedule per layer."""
         return len(self.schedule)
 
-    @cached_property
+    @property
     def head_dims(self) -> tuple[int, ...]:
         """Width of one head in each layer."""
         return self.schedule.head_dims(self.d_model)

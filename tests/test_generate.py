@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import DynamicCache
+
+from prism_transformer.generate import KVCache, generate
+from prism_transformer.model import Cache, PrismLM
+from prism_transformer.recipe import ModelConfig
+from tests.conftest import small_config
+
+CONFIGS = [small_config(), small_config("2x1 4x1 8x1 12x2", queries_per_kv=2)]
+
+
+def prompt(length: int) -> torch.Tensor:
+    return torch.randint(300, (2, length), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=["mha", "gqa"])
+@pytest.mark.parametrize("theirs", [False, True], ids=["our cache", "hugging face cache"])
+@torch.no_grad()
+def test_cached_decoding_equals_the_full_forward(config: ModelConfig, theirs: bool) -> None:
+    model = PrismLM(config)
+    text = prompt(24)
+    cache: Cache = DynamicCache() if theirs else KVCache(config, 2, 24)
+    pieces, start = [], 0
+    for length in (7, 1, 1, 5, 1, 9):  # prefill, single tokens, and chunks behind a filled cache
+        positions = torch.arange(start, start + length)
+        pieces.append(model(text[:, start : start + length], positions=positions, cache=cache))
+        start += length
+    torch.testing.assert_close(torch.cat(pieces, dim=1), model(text), rtol=1e-5, atol=1e-5)
+
+
+def test_cache_bytes_do_not_know_the_schedule() -> None:
+    sizes = {KVCache(small_config(s), 3, 50).n_bytes for s in ("12x5", "2x1 3x1 6x1 12x2", "1x5")}
+    assert sizes == {2 * 5 * 3 * 50 * 96 * 4}
+
+
+def test_a_full_cache_says_so() -> None:
+    model = PrismLM(small_config())
+    with pytest.raises(IndexError, match="position 8 is beyond the cache's 8"):
+        model(prompt(9), cache=KVCache(model.config, 2, 8))
+
+
+@torch.no_grad()
+def test_greedy_generation_equals_the_loop_without_a_cache() -> None:
+    model = PrismLM(small_config(), seed=5)
+    text = prompt(6)
+    expected = text
+    for _ in range(12):
+        likeliest = model(expected)[:, -1, :300].argmax(-1, keepdim=True)
+        expected = torch.cat((expected, likeliest), dim=1)
+    assert torch.equal(generate(model, text, 12, temperature=0.0), expected)
+
+
+def test_padding_rows_are_never_drawn() -> None:
+    model = PrismLM(small_config(vocab_size=130))  # 256 rows
+    with torch.no_grad():
+        model.embedding.weight[130:] *= 50  # make them loud
+    drawn = generate(model, prompt(4) % 130, 60, temperature=1.5)
+    assert drawn.max() < 130
+
+
+def test_sampling_is_a_function_of_the_seed_and_top_k_one_is_greedy() -> None:
+    model = PrismLM(small_config())
+    first, again, other = (generate(model, prompt(4), 20, seed=s) for s in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    greedy = generate(model, prompt(4), 20, temperature=0.0)
+    assert torch.equal(generate(model, prompt(4), 20, top_k=1), greedy)

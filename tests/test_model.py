@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import math
+import shutil
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from prism_transformer import model as model_module
+from prism_transformer.design import presets
+from prism_transformer.model import PrismLM, fingerprint
+from prism_transformer.recipe_file import load_recipe
+from tests.conftest import small_config
+
+PAPER_PARAMETERS = {"small": 123_587_328, "medium": 353_944_576, "large": 756_819_456}
+
+
+def tokens(length: int = 32, batch: int = 2) -> Tensor:
+    return torch.randint(300, (batch, length), generator=torch.Generator().manual_seed(0))
+
+
+def explicit_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Softmax attention written out, heads of keys repeated for their queries."""
+    repeats = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(repeats, dim=1), v.repeat_interleave(repeats, dim=1)
+    scores = q @ k.mT / math.sqrt(q.shape[-1])
+    hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(k.shape[-2] - q.shape[-2] + 1)
+    return scores.masked_fill(hidden, -torch.inf).softmax(-1) @ v
+
+
+@pytest.mark.parametrize("scale", PAPER_PARAMETERS)
+def test_parameters_of_the_paper_on_the_meta_device(scale: str) -> None:
+    for name in ("baseline", "prism"):
+        with torch.device("meta"):
+            model = PrismLM(load_recipe(f"{name}-{scale}").model)
+        assert sum(weight.numel() for weight in model.parameters()) == PAPER_PARAMETERS[scale]
+
+
+def test_every_preset_of_a_scale_has_the_same_shapes() -> None:
+    shapes = set()
+    for preset in presets().values():
+        if preset.d_model == 768:
+            config = load_recipe("base/small", [f"model.schedule={preset.schedule}"]).model
+            with torch.device("meta"):
+                model = PrismLM(config)
+            shapes.add(tuple((name, weight.shape) for name, weight in model.named_parameters()))
+    assert len(shapes) == 1
+
+
+def test_parameter_names_are_an_interface() -> None:
+    names = list(PrismLM(small_config("12x1")).state_dict())
+    assert names == [
+        "embedding.weight",
+        "layers.0.attention_norm.weight",
+        "layers.0.attention.qkv.weight",
+        "layers.0.attention.out.weight",
+        "layers.0.mlp_norm.weight",
+        "layers.0.mlp.gate_up.weight",
+        "layers.0.mlp.down.weight",
+        "norm.weight",
+    ]
+
+
+def test_initial_weights_are_bit_identical_across_schedules() -> None:
+    schedules = ["12x5", "2x1 3x1 6x1 12x2", "12x2 6x1 3x1 2x1", "1x5"]
+    prints = {fingerprint(PrismLM(small_config(text), seed=7)) for text in schedules}
+    assert len(prints) == 1
+    assert fingerprint(PrismLM(small_config(), seed=8)) not in prints
+
+
+def test_initialisation_follows_the_table() -> None:
+    model = PrismLM(small_config("12x2", d_model=384, d_ff=1024))
+    residual = 0.02 / math.sqrt(2 * 2)
+    for name, weight in model.named_parameters():
+        if weight.dim() == 1:
+            assert (weight == 1).all()
+            continue
+        expected = residual if name.endswith(("out.weight", "down.weight")) else 0.02
+        assert weight.std().item() == pytest.approx(expected, rel=0.02), name
+        assert abs(weight.mean().item()) < 0.001
+
+
+def test_building_a_model_leaves_the_global_generator_alone() -> None:
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    PrismLM(small_config())
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_fingerprint_sees_one_changed_bit() -> None:
+    model = PrismLM(small_config())
+    before = fingerprint(model)
+    with torch.no_grad():
+        model.norm.weight[3] = math.nextafter(1.0, 2.0) + 1e-6
+    assert fingerprint(model) != before
+
+
+@torch.no_grad()
+def test_meta_construction_then_init_equals_direct_construction() -> None:
+    direct = PrismLM(small_config(), seed=3)
+    with torch.device("meta"):
+        model = PrismLM(small_config())
+    model.to_empty(device="cpu")
+    model.init_weights(seed=3)
+    assert fingerprint(model) == fingerprint(direct)
+    assert torch.equal(model(tokens()), direct(tokens()))
+
+
+@torch.no_grad()
+def test_attend_is_the_only_seam_and_sdpa_equals_the_written_out_softmax() -> None:
+    model = PrismLM(small_config("2x1 4x1 8x1 12x2", queries_per_kv=2))
+    shapes = []
+
+    def measured(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        shapes.append((tuple(q.shape), tuple(k.shape)))
+        return explicit_attention(q, k, v)
+
+    torch.testing.assert_close(model(tokens()), model(tokens(), attend=measured))
+    assert shapes == [((2, h, 32, 96 // h), (2, h // 2, 32, 96 // h)) for h in (2, 4, 8, 12, 12)]
+
+
+@torch.no_grad()
+def test_no_position_sees_the_future() -> None:
+    model = PrismLM(small_config())
+    text = tokens(length=32)
+    changed = text.clone()
+    changed[:, 20] = (changed[:, 20] + 1) % 300
+    before, after = model(text), model(changed)
+    torch.testing.assert_close(before[:, :20], after[:, :20])
+    assert not torch.allclose(before[:, 20], after[:, 20])
+
+
+@torch.no_grad()
+def test_positions_per_sequence_equal_shared_positions() -> None:
+    model = PrismLM(small_config())
+    shared = torch.arange(32)
+    torch.testing.assert_close(
+        model(tokens(), positions=shared), model(tokens(), positions=shared.expand(2, -1))
+    )
+
+
+def test_loss_equals_cross_entropy_of_all_logits_with_gradients() -> None:
+    text = tokens(length=33)
+    targets = text[:, 1:].clone()
+    targets[0, :5] = -100
+    chunked, plain = PrismLM(small_config()), PrismLM(small_config())
+    ours = chunked.loss(text[:, :-1], targets)
+    theirs = F.cross_entropy(plain(text[:, :-1]).flatten(0, 1), targets.flatten())
+    torch.testing.assert_close(ours, theirs)
+    ours.backward()
+    theirs.backward()
+    for one, other in zip(chunked.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad)
+
+
+def test_initial_loss_is_that_of_guessing() -> None:
+    model = PrismLM(small_config())
+    text = tokens(length=65, batch=8)
+    assert model.loss(text[:, :-1], text[:, 1:]).item() == pytest.approx(math.log(384), abs=0.1)
+
+
+def test_activation_checkpointing_changes_no_gradient() -> None:
+    text = tokens(length=33)
+    plain, frugal = PrismLM(small_config()), PrismLM(small_config())
+    frugal.activation_checkpointing = True
+    for model in (plain, frugal):
+        model.loss(text[:, :-1], text[:, 1:]).backward()
+    for one, other in zip(plain.parameters(), frugal.parameters(), strict=True):
+        assert one.grad is not None
+        assert other.grad is not None
+        assert torch.equal(one.grad, other.grad)
+
+
+def test_exactly_one_rotary_table_per_distinct_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    original = model_module.rotary_table
+
+    def counted(positions: Tensor, frequencies: Tensor) -> Tensor:
+        made.append(2 * len(frequencies))
+        return original(positions, frequencies)
+
+    monkeypatch.setattr(model_module, "rotary_table", counted)
+    model = PrismLM(small_config("2x2 3x1 6x2 12x3"))
+    model(tokens())
+    assert sorted(made) == [8, 16, 32, 48]
+    assert list(model.buffers()) == []
+
+
+@torch.no_grad()
+def test_bfloat16_follows_float32() -> None:
+    exact = PrismLM(small_config(seq_len=1024)).bfloat16().float()
+    rounded = PrismLM(small_config(seq_len=1024)).bfloat16()
+    text = tokens(length=1024, batch=1)
+    difference = (rounded(text).float() - exact(text)).abs().max()
+    assert difference / exact(text).abs().max() < 0.03
+
+
+def test_autocast_trains_in_bfloat16() -> None:
+    model = PrismLM(small_config())
+    text = tokens(length=33)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = model.loss(text[:, :-1], text[:, 1:])
+    loss.backward()
+    exact = model.loss(text[:, :-1], text[:, 1:])
+    assert loss.item() == pytest.approx(exact.item(), abs=0.02)
+
+
+def compiled_logits(backend: str) -> tuple[Tensor, Tensor]:
+    torch._dynamo.reset()
+    model = PrismLM(small_config())
+    compiled = torch.compile(model, backend=backend, fullgraph=True)
+    with torch.no_grad():
+        return compiled(tokens()), model(tokens())
+
+
+def test_traced_as_one_graph() -> None:
+    torch.testing.assert_close(*compiled_logits("aot_eager"))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler")
+def test_compiled_by_inductor() -> None:
+    torch.testing.assert_close(*compiled_logits("inductor"), rtol=1e-4, atol=1e-5)
