@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -66,7 +68,7 @@ def test_phases_partition_the_layers(schedule: HeadSchedule) -> None:
     layers = [layer for phase in schedule.phases for layer in phase.layers]
     assert layers == list(range(len(schedule)))
     counts = [phase.n_heads for phase in schedule.phases]
-    assert all(a != b for a, b in zip(counts, counts[1:], strict=False))
+    assert all(a != b for a, b in pairwise(counts))
 
 
 def test_small_schedule_of_the_paper() -> None:

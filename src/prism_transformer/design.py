@@ -208,6 +208,8 @@ def propose(
     sit well on kernels, a ramp as long as the paper's. No loss was measured for this ranking.
     """
     HeadSchedule.uniform(h_base, n_layers).head_dims(d_model)
+    if most < 1:
+        raise InputError(f"most={most}; ask for at least 1 proposal")
     counts = _admitted_counts(d_model, h_base, queries_per_kv, tensor_parallel)
     found = {
         schedule

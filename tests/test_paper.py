@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from prism_transformer import paper
+
+SOURCE = Path(__file__).parents[2] / "shared" / "paper" / "prism.tex"
+
+
+def test_gains_are_the_printed_losses_apart() -> None:
+    rows = paper.ablation()
+    baseline = rows["baseline"].loss
+    for row in rows.values():
+        if row.gain is not None:  # printed to four places, from losses with more
+            assert baseline - row.loss == pytest.approx(row.gain, abs=1.5e-4)
+
+
+def test_small_is_the_same_in_both_tables() -> None:
+    scale, row = paper.scales()["small"], paper.ablation()["small"]
+    assert scale.schedule == row.schedule
+    assert scale.loss == {"baseline": paper.ablation()["baseline"].loss, "prism": row.loss}
+
+
+def test_gain_falls_with_the_mean_head_count() -> None:
+    rows = [row for row in paper.ablation().values() if row.gain is not None]
+    means = [row.schedule.mean_heads for row in rows]
+    assert means == sorted(means, reverse=True)
+    assert [row.gain for row in rows] == sorted(row.gain or 0 for row in rows)
+
+
+@pytest.mark.skipif(not SOURCE.exists(), reason="the paper's source is not beside this checkout")
+def test_numbers_are_the_papers() -> None:
+    text = SOURCE.read_text("utf-8")
+    for row in paper.ablation().values():
+        heads = ",".join(map(str, row.schedule.heads))
+        line = next(line for line in text.splitlines() if f"({heads})" in line)
+        assert f"{row.loss:.4f}" in line
+        if row.gain is not None:
+            assert f"{row.gain:.4f}" in line
+            assert f"{row.throughput_change}\\%" in line
+    for scale in paper.scales().values():
+        pattern = rf"{scale.name.title()}\s+& {scale.params} & {scale.n_layers} & {scale.d_model}"
+        assert re.search(rf"{pattern}\s+& {scale.h_base} & {scale.batch}", text)
+        for loss, std in zip(scale.loss.values(), scale.loss_std.values(), strict=True):
+            numbers = rf"{loss:.4f} \\pm {std:.4f}}}?\$ & {scale.tokens_per_second // 1000}K"
+            assert re.search(rf"{numbers} & {scale.hours:.2f}", text)

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from prism_transformer.recipe import ModelConfig
+from prism_transformer.recipe_file import load_recipe
+from tests.conftest import small_config
+
+
+@pytest.mark.parametrize(
+    ("scale", "steps", "warmup", "tokens", "on_eight"),
+    [
+        ("small", 11_000, 275, 2_883_584_000, 1),
+        ("medium", 40_000, 1_000, 10_485_760_000, 1),
+        ("large", 40_000, 1_000, 20_971_520_000, 4),
+    ],
+)
+def test_derived_numbers_of_the_paper(
+    scale: str, steps: int, warmup: int, tokens: int, on_eight: int
+) -> None:
+    recipe = load_recipe(f"prism-{scale}")
+    assert (recipe.n_steps, recipe.warmup_steps) == (steps, warmup)
+    assert recipe.n_steps * recipe.train.batch_tokens == tokens == recipe.train.tokens
+    assert recipe.accumulation(8) == on_eight
+    assert recipe.accumulation(1) == 8 * on_eight
+    assert recipe.accumulation(7) is None
+
+
+def test_vocabulary_is_padded_to_whole_tiles() -> None:
+    assert small_config(vocab_size=50257).vocab_rows == 50304
+    assert small_config(vocab_size=256).vocab_rows == 256
+    assert small_config(vocab_size=1).vocab_rows == 128
+
+
+def test_a_config_is_frozen() -> None:
+    with pytest.raises(ValidationError):
+        small_config().d_model = 5
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"d_model": 100}, "schedule = 2x1 3x1 6x1 12x2: layer 1: 3 heads do not divide"),
+        ({"h_base": 5}, "h_base = 5x1: layer 0: 5 heads do not divide d_model=96"),
+        ({"queries_per_kv": 2}, "queries_per_kv = 2: layer 1 has 3 heads"),
+        ({"rope_frequencies": "flat"}, "per-width"),
+        ({"norm_eps": 0.0}, "greater than 0"),
+        ({"heads": 12}, "Extra inputs"),
+    ],
+)
+def test_models_that_cannot_be_are_refused(changes: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValidationError, match=problem):
+        small_config(**changes)
+
+
+def test_schedule_field_reads_every_notation() -> None:
+    for text in ("2x1 12x2", "2,12,12", [2, 12, 12]):
+        config = ModelConfig(schedule=text, d_model=96, h_base=12, d_ff=160)  # type: ignore[arg-type]
+        assert config.schedule.heads == (2, 12, 12)

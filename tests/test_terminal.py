@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from prism_transformer.describe import recipe_facts, schedule_facts
+from prism_transformer.design import presets
+from prism_transformer.recipe_file import load_recipe
+from prism_transformer.schedule import HeadSchedule
+from prism_transformer.terminal import (
+    MARGIN,
+    print_schedule,
+    progress,
+    recipe_comments,
+    row_table,
+    staircase,
+)
+
+
+def printed(width: int = 80) -> Console:
+    return Console(file=io.StringIO(), width=width, highlight=False)
+
+
+def text_of(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_staircase() -> None:
+    assert staircase(HeadSchedule.parse("1x1 2x2 4x3"), block="#").splitlines() == [
+        "    4 heads |      ######",
+        "    2 heads |  ##########",
+        "    1 heads |############",
+        "             0          5  layer",
+    ]
+
+
+@given(
+    st.lists(st.integers(1, 300), min_size=1, max_size=1024).map(tuple),
+    st.integers(40, 200),
+)
+def test_staircase_fits_the_terminal(heads: tuple[int, ...], columns: int) -> None:
+    steps = staircase(HeadSchedule(heads), columns).splitlines()[:-1]
+    assert all(len(line) <= columns for line in steps)
+    assert steps[-1].count("█") > 0
+
+
+def test_deep_models_share_columns_and_say_so() -> None:
+    lines = staircase(HeadSchedule.parse("1x500 2x500"), columns=80).splitlines()
+    assert lines[-1].endswith("layer, 15 a column")
+    assert max(map(len, lines[:-1])) <= 80
+    assert len(lines[0]) > MARGIN
+
+
+def test_schedule_page_names_everything() -> None:
+    console = printed(100)
+    preset = presets()["config-7"]
+    print_schedule(console, schedule_facts(preset.schedule, 768, 12, ["math"] * 12))
+    page = text_of(console)
+    for expected in (
+        "2x2 4x2 8x2 12x6",
+        "384",
+        "beyond 256: no flash kernel",
+        "math",
+        "layers 0-1",
+        "reversed    12x6 8x2 4x2 2x2",
+    ):
+        assert expected in page
+
+
+@pytest.mark.parametrize(
+    ("scale", "time"),
+    [
+        ("small", "0.28 h at the paper's 2,875,000 tokens/s (31% utilisation); it prints 0.31 h"),
+        ("medium", "2.84 h at the paper's 1,025,000 tokens/s"),
+        ("large", "8.88 h at the paper's 656,000 tokens/s"),
+    ],
+)
+def test_expected_hours_stand_beside_the_printed_ones(scale: str, time: str) -> None:
+    comments = recipe_comments(recipe_facts(load_recipe(f"prism-{scale}")))
+    assert time in comments
+    assert all(line.startswith("# ") for line in comments.splitlines())
+
+
+def test_a_model_of_ones_own_has_no_paper_time() -> None:
+    recipe = load_recipe("prism-small", ["model.schedule=3x2 12x4"])
+    assert "not a model of the paper" in recipe_comments(recipe_facts(recipe))
+
+
+def test_progress_is_plain_lines_without_a_terminal() -> None:
+    console = printed()
+    assert list(progress(console, "building", [("a", 1), ("b", 2)])) == [1, 2]
+    assert text_of(console) == "building a (1 of 2)\nbuilding b (2 of 2)\n"
+
+
+def test_progress_is_a_bar_on_a_terminal() -> None:
+    console = Console(file=io.StringIO(), width=80, force_terminal=True)
+    assert list(progress(console, "building", [("a", 1), ("b", 2)])) == [1, 2]
+    assert "━" in text_of(console)
+
+
+def test_row_table_aligns_numbers() -> None:
+    console = printed()
+    console.print(row_table([{"name": "a", "n": 1_000}, {"name": "b", "n": 2}]))
+    assert [line.rstrip() for line in text_of(console).splitlines()] == [
+        "name      n",
+        "a     1,000",
+        "b         2",
+    ]
