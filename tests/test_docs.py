@@ -1,0 +1,93 @@
+"""Every command and every Python example in the documents runs."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Prism
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(language: str) -> list[tuple[str, str]]:
+    """Fenced blocks of one language, each with its document's name."""
+    return [
+        (file.name, body)
+        for file in DOCUMENTS
+        for body in re.findall(rf"```{language}\n(.*?)```", file.read_text("utf-8"), re.DOTALL)
+    ]
+
+
+def commands(program: str) -> list[str]:
+    lines = [line for _, body in blocks("bash") for line in body.splitlines() if line.strip()]
+    return sorted({line for line in lines if line.startswith(f"{program} ")})
+
+
+def test_documents_use_no_other_program() -> None:
+    lines = [line for _, body in blocks("bash") for line in body.splitlines() if line.strip()]
+    assert {line.split()[0] for line in lines} <= {"prism", "make"}
+
+
+@pytest.mark.parametrize("line", commands("prism"))
+def test_prism_commands_run(prism: Prism, line: str) -> None:
+    arguments = shlex.split(line, comments=True)[1:]
+    result = prism(*arguments)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout
+
+
+@pytest.mark.parametrize("line", commands("make"))
+def test_make_targets_exist(line: str) -> None:
+    arguments = shlex.split(line, comments=True)[1:]
+    result = subprocess.run(
+        ["make", "--dry-run", "--always-make", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    index = next((a.partition("=")[2] for a in arguments if a.startswith("TORCH_INDEX=")), None)
+    torch_line = next(row for row in result.stdout.splitlines() if row.endswith("torch==2.13.0"))
+    assert (f"--index-url {index}" in torch_line) == (index is not None)
+
+
+@pytest.mark.parametrize(("name", "body"), blocks("python"), ids=lambda value: value[:20])
+def test_python_examples_run(name: str, body: str, tmp_path: Path) -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", body], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, f"{name}: {result.stderr}"
+
+
+def test_figure_in_the_readme_is_what_its_command_draws(prism: Prism, tmp_path: Path) -> None:
+    assert prism("schedule", "show", "small", "--figure", "schedule-small.svg").returncode == 0
+
+    def labels(file: Path) -> list[str]:
+        return re.findall(r"<text[^>]*>([^<]*)<", file.read_text("utf-8"))
+
+    committed = labels(ROOT / "docs" / "schedule-small.svg")
+    assert committed == labels(tmp_path / "schedule-small.svg")
+    assert "uniform: 12x12" in committed
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    for file in DOCUMENTS:
+        for target in re.findall(r"\]\(([^)#:]+)\)", file.read_text("utf-8")):
+            assert (file.parent / target).exists(), f"{file.name}: {target}"
+
+
+def test_file_tour_names_every_module() -> None:
+    tour = (ROOT / "README.md").read_text("utf-8").split("## File tour")[1]
+    package = ROOT / "src" / "prism_transformer"
+    ours = [p.name for p in package.iterdir() if p.suffix in (".py", ".toml") or p.is_dir()]
+    hidden = {"__init__.py", "__pycache__", "errors.py", "paper.py"}
+    for name in sorted(set(ours) - hidden):
+        assert name in tour, name
