@@ -10,7 +10,7 @@ q, k and v is the ``attend`` function's business, so that measuring attention ne
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import torch
@@ -66,6 +66,17 @@ def rotary_table(positions: Tensor, frequencies: Tensor) -> Tensor:
     """
     angles = positions[..., None].float() * frequencies.to(positions.device)
     return torch.stack((angles.cos(), angles.sin()))
+
+
+def rotary_tables(positions: Tensor, frequencies: Mapping[int, Tensor]) -> dict[int, Tensor]:
+    """A table for each head width, at positions (T,) or (B, T).
+
+    Computed anew in each pass: it costs almost nothing, and there is no buffer to move, cast, save
+    or lose.
+    """
+    if positions.dim() == 2:
+        positions = positions[:, None]  # (B, T) -> (B, 1, T), broadcast over heads
+    return {width: rotary_table(positions, each) for width, each in frequencies.items()}
 
 
 def rotate(x: Tensor, table: Tensor) -> Tensor:
@@ -209,23 +220,17 @@ class PrismLM(nn.Module):
             if self.activation_checkpointing and self.training:
                 x = checkpoint(layer, x, table, attend, use_reentrant=False)
             else:
-                x = layer(x, table, attend, _remember(cache, index))
+                x = layer(x, table, attend, remember_in(cache, index))
         return self.norm(x)
 
     def rotary_tables(self, positions: Tensor) -> dict[int, Tensor]:
-        """One table per distinct head width, shared by the layers of that width.
-
-        Computed anew in each pass: it costs almost nothing, and there is no buffer to move, cast,
-        save or lose.
-        """
+        """One table per distinct head width, shared by the layers of that width."""
         config = self.config
         period = config.d_model // config.h_base if config.rope_frequencies == "tiled" else None
-        if positions.dim() == 2:
-            positions = positions[:, None]  # (B, T) -> (B, 1, T), broadcast over heads
-        return {
-            width: rotary_table(positions, rotary_frequencies(width, config.rope_base, period))
-            for width in set(self.head_dims)
-        }
+        return rotary_tables(
+            positions,
+            {w: rotary_frequencies(w, config.rope_base, period) for w in set(self.head_dims)},
+        )
 
     @torch.no_grad()
     def init_weights(self, seed: int) -> None:
@@ -258,7 +263,8 @@ def fingerprint(model: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def _remember(cache: Cache | None, layer: int) -> Remember | None:
+def remember_in(cache: Cache | None, layer: int) -> Remember | None:
+    """How a layer keeps its keys and values, if there is a cache to keep them in."""
     return None if cache is None else lambda k, v: cache.update(k, v, layer)
 
 

@@ -1,0 +1,19 @@
+"""Prism models as Hugging Face models. Importing this registers them with the Auto classes."""
+
+try:
+    from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+except ImportError:
+    from prism_transformer.errors import InputError
+
+    raise InputError(
+        "Hugging Face models need transformers: pip install 'prism-transformer[hf]'"
+    ) from None
+
+from prism_transformer.hf.configuration_prism import PrismConfig
+from prism_transformer.hf.modeling_prism import PrismForCausalLM, PrismModel
+
+__all__ = ["PrismConfig", "PrismForCausalLM", "PrismModel"]
+
+AutoConfig.register(PrismConfig.model_type, PrismConfig, exist_ok=True)
+AutoModel.register(PrismConfig, PrismModel, exist_ok=True)
+AutoModelForCausalLM.register(PrismConfig, PrismForCausalLM, exist_ok=True)

@@ -1,0 +1,197 @@
+"""PrismConfig: the configuration of a Hugging Face Prism model.
+
+The schedule is one field, ``head_schedule``. What transformers wants to know of each layer is
+derived from it, so the two cannot disagree; only the schedule is written to ``config.json``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from transformers import PreTrainedConfig
+
+from prism_transformer.recipe import ModelConfig, RopeFrequencies
+from prism_transformer.schedule import HeadSchedule, ScheduleError
+
+# What a layer has of its own, as transformers names it.
+LAYER_FIELDS = ("num_attention_heads", "num_key_value_heads", "head_dim")
+DERIVED = (*LAYER_FIELDS, "num_hidden_layers", "per_layer_config")
+
+# The fields that LAYER_FIELDS follow from.
+SOURCES = ("head_schedule", "hidden_size", "queries_per_kv", "h_base")
+
+# RoPE types whose frequencies depend on the head width and nothing that changes while running.
+ROPE_TYPES = ("default", "linear", "llama3", "yarn")
+
+
+class PrismConfig(PreTrainedConfig):
+    """Fields are named as in Llama's configuration; ours are the five that Llama has not."""
+
+    model_type = "prism"
+    keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
+
+    head_schedule: str = "12x12"
+    """heads per layer, as in "3x2 6x2 8x2 12x6"; a list of counts is welcome too"""
+    h_base: int | None = None
+    """head count of the uniform twin; the schedule's largest when left out"""
+    queries_per_kv: int = 1
+    """queries that share one key-value head, in every layer"""
+    rope_frequencies: RopeFrequencies = "per-width"
+    """see docs/schedules.md, "Controls" """
+    num_tokens: int | None = None
+    """tokens of the tokenizer; rows of the vocabulary beyond them are never generated"""
+
+    vocab_size: int = 50304
+    hidden_size: int = 768
+    intermediate_size: int = 2048
+    max_position_embeddings: int = 1024
+    rms_norm_eps: float = 1e-5
+    initializer_range: float = 0.02
+    rope_parameters: dict[str, Any] | None = None
+    tie_word_embeddings: bool = True
+    use_cache: bool = True
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+    pad_token_id: int | None = None
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        given = {key: kwargs.pop(key) for key in DERIVED if key in kwargs}
+        super().__post_init__(**kwargs)
+        rope_type = (self.rope_parameters or {}).get("rope_type")
+        if rope_type not in ROPE_TYPES:
+            raise ValueError(f"rope_type {rope_type!r} is not supported; use one of {ROPE_TYPES}")
+        if self.rope_frequencies == "tiled" and rope_type != "default":
+            raise ValueError(f"tiled rope_frequencies cannot be combined with {rope_type!r} RoPE")
+        self._derive()
+        for key, value in given.items():
+            self._refuse_other(key, value)
+
+    def __setattr__(self, key: str, value: Any) -> None:
+        if key == "head_schedule":
+            value = str(HeadSchedule.parse(value))
+        ready = "num_hidden_layers" in self.__dict__
+        if ready and key in DERIVED and not self._is_layer_view():
+            self._refuse_other(key, value)
+            return
+        if ready and key == "head_schedule" and value != self.head_schedule:
+            self.__dict__["_schedule_changed"] = True  # from_pretrained then warns, not refuses
+        previous = self.__dict__.get(key)
+        super().__setattr__(key, value)
+        if ready and key in SOURCES:
+            try:
+                self._derive()
+            except ValueError:
+                self.__dict__[key] = previous
+                raise
+
+    @property
+    def schedule(self) -> HeadSchedule:
+        """The head schedule, read."""
+        return HeadSchedule.parse(self.head_schedule)
+
+    @property
+    def native(self) -> ModelConfig:
+        """The same model as ``prism_transformer.model`` describes it."""
+        rope = self.rope_parameters or {}
+        return ModelConfig(
+            schedule=self.schedule,
+            d_model=self.hidden_size,
+            h_base=self.h_base or max(self.schedule.heads),
+            d_ff=self.intermediate_size,
+            vocab_size=self.num_tokens or self.vocab_size,
+            seq_len=self.max_position_embeddings,
+            queries_per_kv=self.queries_per_kv,
+            rope_base=rope.get("rope_theta", self.default_theta),
+            rope_frequencies=self.rope_frequencies,
+            norm_eps=self.rms_norm_eps,
+            init_std=self.initializer_range,
+        )
+
+    @classmethod
+    def from_native(cls, config: ModelConfig, **fields: Any) -> PrismConfig:
+        """The Hugging Face configuration of a native model."""
+        return cls(
+            head_schedule=str(config.schedule),
+            h_base=config.h_base,
+            queries_per_kv=config.queries_per_kv,
+            rope_frequencies=config.rope_frequencies,
+            num_tokens=config.vocab_size,
+            vocab_size=config.vocab_rows,
+            hidden_size=config.d_model,
+            intermediate_size=config.d_ff,
+            max_position_embeddings=config.seq_len,
+            rms_norm_eps=config.norm_eps,
+            initializer_range=config.init_std,
+            rope_parameters={"rope_type": "default", "rope_theta": config.rope_base},
+            **fields,
+        )
+
+    def layer_fields(self) -> list[dict[str, int]]:
+        """Head counts and head width of each layer, as transformers names them."""
+        widths = self.schedule.head_dims(self.hidden_size)
+        return [
+            dict(zip(LAYER_FIELDS, (heads, heads // self.queries_per_kv, width), strict=True))
+            for heads, width in zip(self.schedule.heads, widths, strict=True)
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every field, but none that follows from the schedule."""
+        return _without_derived(super().to_dict())
+
+    def to_diff_dict(self) -> dict[str, Any]:
+        """The fields that ``config.json`` shows."""
+        return _without_derived(super().to_diff_dict())
+
+    def _derive(self) -> None:
+        """Set what transformers reads per layer; a model-wide value only where all layers agree."""
+        try:
+            _ = self.native
+        except ValueError as error:  # pydantic's, which lists where in ModelConfig it was
+            raise ScheduleError(_plain(error)) from None
+        layers = self.layer_fields()
+        for key in LAYER_FIELDS:
+            self.__dict__.pop(key, None)
+        self.__dict__["num_hidden_layers"] = len(layers)
+        self._set_per_layer_config(None)
+        if len(set(self.schedule.heads)) == 1:
+            self.__dict__.update(layers[0])
+        else:
+            self._set_per_layer_config(dict(enumerate(layers)))
+
+    def _set_per_layer_config(self, layers: dict[int, dict[str, int]] | None) -> None:
+        PreTrainedConfig.per_layer_config.fset(self, layers)
+
+    def _is_layer_view(self) -> bool:
+        """Whether this is the copy of a ragged config that transformers makes for one layer."""
+        return len(self.schedule.phases) > 1 and "_heterogeneity_spec" not in self.__dict__
+
+    def _refuse_other(self, key: str, value: Any) -> None:
+        """Accept only what the schedule says already."""
+        layers = self.layer_fields()
+        if key == "per_layer_config":
+            same = value is None or all(
+                0 <= int(index) < len(layers) and fields.items() <= layers[int(index)].items()
+                for index, fields in value.items()
+            )
+        elif key == "num_hidden_layers":
+            same = value == len(layers)
+        else:
+            same = {layer[key] for layer in layers} == {value}
+        if not same:
+            raise ScheduleError(
+                f"{key} = {value!r} disagrees with head_schedule = {self.head_schedule!r}, which "
+                "decides it; set head_schedule instead"
+            )
+
+
+def _without_derived(fields: dict[str, Any]) -> dict[str, Any]:
+    hidden = {*DERIVED, "_schedule_changed"}
+    return {key: value for key, value in fields.items() if key not in hidden}
+
+
+def _plain(error: ValueError) -> str:
+    """The message of an error, without pydantic's frame around it."""
+    details = getattr(error, "errors", None)
+    if details is None:
+        return str(error)
+    return "; ".join(item["msg"].removeprefix("Value error, ") for item in details())
