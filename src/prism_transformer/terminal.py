@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from rich.console import Console
@@ -190,19 +190,28 @@ def _gib(n_bytes: int) -> str:
 
 
 def progress(console: Console, what: str, items: Sequence[tuple[str, T]]) -> Iterator[T]:
-    """Hand out the items: a bar with time left on a terminal, a line for each elsewhere."""
+    """Hand out named items: a bar with time left on a terminal, a line for each elsewhere."""
     if not console.is_terminal:
         for index, (name, item) in enumerate(items, start=1):
             console.print(f"{what} {name} ({index} of {len(items)})")
             yield item
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
-        task = bar.add_task(what, total=len(items))
-        for name, item in items:
-            bar.update(task, description=f"{what} {name}")
-            yield item
-            bar.advance(task)
+    yield from count_up(console, what, (item for _, item in items), len(items))
+
+
+def count_up(console: Console, what: str, items: Iterable[T], total: int) -> Iterator[T]:
+    """Pass items on under a bar with rate and time left; silent where there is no terminal."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.speed:.2g}/s"),
+        TimeRemainingColumn(),
+    )
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        yield from bar.track(items, total=total, description=what)
 
 
 def row_table(rows: Sequence[Facts]) -> Table:

@@ -10,6 +10,7 @@ from typing import NoReturn
 from cyclopts import App
 
 from prism_transformer import __version__
+from prism_transformer.cli.convert import export, import_model
 from prism_transformer.cli.recipe import recipes, show
 from prism_transformer.cli.schedule import app as schedule_app
 from prism_transformer.errors import InputError
@@ -24,6 +25,12 @@ app = App(
 app.command(schedule_app)
 app.command(show, help_epilogue="Example:  prism show prism-small optim.lr=3e-4 > mine.toml")
 app.command(recipes, help_epilogue="Example:  prism recipes prism-small --out mine.toml")
+app.command(export, help_epilogue="Example:  prism export prism-small hf-prism-small")
+app.command(
+    import_model,
+    name="import",
+    help_epilogue='Example:  prism import path/to/llama prism-llama --schedule "8x4 16x4 32x24"',
+)
 
 
 @app.command(help_epilogue="Example:  prism demo --out prism-demo")

@@ -101,7 +101,7 @@ class PrismConfig(PreTrainedConfig):
             vocab_size=self.num_tokens or self.vocab_size,
             seq_len=self.max_position_embeddings,
             queries_per_kv=self.queries_per_kv,
-            rope_base=rope.get("rope_theta", self.default_theta),
+            rope_base=float(rope.get("rope_theta") or self.default_theta),
             rope_frequencies=self.rope_frequencies,
             norm_eps=self.rms_norm_eps,
             init_std=self.initializer_range,

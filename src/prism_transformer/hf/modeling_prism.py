@@ -175,6 +175,7 @@ class PrismPreTrainedModel(PreTrainedModel):
             init.copy_(module.head_schedule, torch.tensor(self.config.schedule.heads))
             std = self.config.initializer_range / (2 * self.config.num_hidden_layers) ** 0.5
             for layer in module.layers:
+                assert isinstance(layer, Layer)
                 init.normal_(layer.attention.out.weight, std=std)
                 init.normal_(layer.mlp.down.weight, std=std)
 

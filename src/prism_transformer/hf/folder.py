@@ -1,0 +1,126 @@
+"""Hugging Face folders: writing one that stands alone, and reading one of ours or of Llama's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig, AutoTokenizer, GenerationConfig, LlamaForCausalLM
+from transformers.utils import logging as hf_logging
+
+from prism_transformer import cost
+from prism_transformer.errors import InputError
+from prism_transformer.folders import new_folder
+from prism_transformer.hf.configuration_prism import PrismConfig
+from prism_transformer.hf.convert import check_llama
+from prism_transformer.hf.modeling_prism import PrismForCausalLM
+from prism_transformer.terminal import staircase
+
+CARD = """---
+library_name: transformers
+pipeline_tag: text-generation
+tags:
+- prism-transformer
+---
+
+# {name}
+
+A [Prism Transformer](https://arxiv.org/abs/2606.27449) with {params} parameters: {n_layers} layers,
+d_model {d_model}, context {seq_len}. Heads per layer: `{schedule}`.
+
+```
+{staircase}
+```
+
+```python
+import prism_transformer.hf  # registers the architecture
+from transformers import AutoModelForCausalLM
+
+model = AutoModelForCausalLM.from_pretrained("path/to/this/folder")
+```
+
+The schedule stands in `config.json` as `head_schedule`. Weights of every schedule have the same
+shapes, so the weights carry it too, and loading them under another is refused unless asked for.
+"""
+
+
+def write_hf(model: PrismForCausalLM, folder: Path, tokenizer: Any | None = None) -> None:
+    """Write config, weights, generation config, tokenizer and model card to a new folder."""
+    config = model.config
+    model.generation_config = GenerationConfig(
+        bos_token_id=config.bos_token_id,
+        eos_token_id=config.eos_token_id,
+        pad_token_id=config.pad_token_id,
+    )
+    with new_folder(folder) as place, _quiet():
+        model.save_pretrained(place)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(place)
+        (place / "README.md").write_text(model_card(config, folder.resolve().name), "utf-8")
+
+
+def model_card(config: PrismConfig, name: str) -> str:
+    """What the folder's README says: the model, its schedule drawn, how to load it."""
+    return CARD.format(
+        name=name,
+        params=f"{cost.parameters(config.native).total / 1e6:.1f}M",
+        n_layers=config.num_hidden_layers,
+        d_model=config.hidden_size,
+        seq_len=config.max_position_embeddings,
+        schedule=config.head_schedule,
+        staircase=staircase(config.schedule),
+    )
+
+
+def read_config(source: str) -> Any:
+    """The configuration of a Hugging Face model, by folder or hub name."""
+    try:
+        return AutoConfig.from_pretrained(source)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{source}: not a Hugging Face model: {_first_line(error)}") from None
+
+
+def read_prism(source: str) -> PrismForCausalLM:
+    """A Prism model of ours, in the precision it was saved in."""
+    return _load(PrismForCausalLM, source)
+
+
+def read_llama(source: str) -> LlamaForCausalLM:
+    """A Llama that can become a Prism model."""
+    check_llama(read_config(source))
+    return _load(LlamaForCausalLM, source)
+
+
+def read_tokenizer(source: str, *, required: bool) -> Any | None:
+    """The tokenizer of a folder or hub name; None where there is none and none is needed."""
+    try:
+        with _quiet():
+            return AutoTokenizer.from_pretrained(source)
+    except Exception as error:  # each tokenizer class fails in a way of its own
+        if required:
+            raise InputError(f"{source}: has no tokenizer: {_first_line(error)}") from None
+        return None
+
+
+def _load(kind: Any, source: str) -> Any:
+    try:
+        with _quiet():
+            return kind.from_pretrained(source, dtype="auto").eval()
+    except (OSError, RuntimeError) as error:
+        raise InputError(f"{source}: cannot be loaded: {_first_line(error)}") from None
+
+
+class _quiet:
+    """No progress bars of transformers': ours or none."""
+
+    def __enter__(self) -> None:
+        self.shown = hf_logging.is_progress_bar_enabled()
+        hf_logging.disable_progress_bar()
+
+    def __exit__(self, *_: object) -> None:
+        if self.shown:
+            hf_logging.enable_progress_bar()
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
