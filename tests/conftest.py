@@ -38,7 +38,7 @@ def prism(tmp_path: Path) -> Prism:
     """Run ``prism`` in an empty folder, plain: no terminal, 80 columns."""
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "prism_transformer.cli", *arguments]
+        command = [sys.executable, "-m", "prism_transformer", *arguments]
         environment = {**os.environ, "COLUMNS": "100", "PYTHONIOENCODING": "utf-8"}
         return subprocess.run(
             command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False

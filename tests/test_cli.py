@@ -113,6 +113,13 @@ def test_check_as_json_agrees_with_the_exit_code(prism: Prism) -> None:
         (["schedule", "show", "small", "--figure", "x.bmp"], "x.bmp: a figure ends in"),
         (["schedule", "show", "small", "--device", "abacus"], "device 'abacus' is unknown"),
         (["schedule", "show", "small", "--d-model", "many"], "many"),
+        (["schedule", "check", "small", "--d-model", "768.7"], "768.7"),
+        (["schedule", "show", "small", "--against", "12x12"], "give --figure too"),
+        (["schedule", "show", "small", "--dtype", "float16"], "give --device too"),
+        (["schedule", "show", "small", "--against", "medium", "--figure", "x.png"], "24 layers"),
+        (["schedule", "show", "2x4 12x8", "--d-model", "1536", "--against", "small",
+          "--figure", "x.png"], "preset small is for d_model 768"),
+        (["recipes", "--out", "x.toml"], "name the recipe too"),
         (["schedule", "check", "256x2", "--d-model", "768"], "odd"),
         (["schedule", "check", "small", "--h-base", "0"], "h_base=0"),
         (["schedule", "check", "small", "--d-model", "-4"], "d_model=-4"),
@@ -135,6 +142,29 @@ def test_bad_input_exits_2_with_a_plain_message(
     assert "Traceback" not in result.stderr
     assert result.stdout == ""
     assert not list(tmp_path.iterdir())
+
+
+def test_a_closed_pipe_is_no_verdict(tmp_path: Path) -> None:
+    """As any Unix program: 141, neither 0 nor the 1 of a broken rule."""
+    prism = f"{sys.executable} -m prism_transformer schedule"
+    for command in (f"{prism} check small", f"{prism} show '1x512 2x512' --d-model 768 --json"):
+        script = f"{command} | true; exit ${{PIPESTATUS[0]}}"
+        result = subprocess.run(
+            ["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert result.returncode == 141, result.stderr
+        assert result.stderr == ""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's always-full device")
+def test_a_full_disk_is_said(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "prism_transformer", "show", "prism-small"]
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(
+            command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert result.returncode == 2
+    assert result.stderr == "error: output: no space left on the device\n"
 
 
 def test_design_proposes_with_reasons(prism: Prism) -> None:
@@ -173,6 +203,8 @@ def test_shown_recipe_as_json(prism: Prism) -> None:
 
 def test_recipes_are_listed_and_copied(prism: Prism, tmp_path: Path) -> None:
     assert "baseline-medium" in prism("recipes").stdout
+    copied = json.loads(prism("recipes", "prism-medium", "--out", "a/b.toml", "--json").stdout)
+    assert copied == {"wrote": "a/b.toml"}
     assert prism("recipes", "prism-medium").stdout == "wrote prism-medium.toml\n"
     assert load_recipe(tmp_path / "prism-medium.toml") == load_recipe("prism-medium")
     again = prism("recipes", "prism-medium")

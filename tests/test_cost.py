@@ -9,10 +9,10 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from prism_transformer import cost
-from prism_transformer.generate import KVCache
 from prism_transformer.model import PrismLM
 from prism_transformer.recipe import ModelConfig, OptimConfig, Recipe, TrainConfig
 from prism_transformer.recipe_file import load_recipe
+from prism_transformer.sampling import KVCache
 from tests.conftest import small_config
 from tests.test_model import explicit_attention
 
@@ -26,7 +26,7 @@ EACH = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 
 def recipe_for(config: ModelConfig, **train: Any) -> Recipe:
     values: dict[str, Any] = {"tokens": 1024, "batch_tokens": 256, "micro_batch": 2} | train
-    optim = OptimConfig(lr=1e-3, min_lr=1e-4)
+    optim = OptimConfig(lr=1e-3)
     return Recipe(model=config, train=TrainConfig(**values), optim=optim)
 
 

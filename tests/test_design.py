@@ -4,7 +4,7 @@ from collections import Counter
 from itertools import islice, product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from prism_transformer.design import (
@@ -85,6 +85,7 @@ def test_enumeration_against_brute_force(
     phases: tuple[int, int | None],
     lengths: tuple[int, int | None],
 ) -> None:
+    assume(h_base in head_counts(d_model))
     limits = Limits(None, start, *phases, *lengths, rules)
     found = list(enumerate_schedules(d_model, n_layers, h_base, limits))
     expected = set()
@@ -115,10 +116,19 @@ def test_enumeration_covers_the_papers_schedules_and_is_lazy() -> None:
     assert len(list(islice(unruled, 10))) == 10  # of 15^48
 
 
-@pytest.mark.parametrize("limits", [{"min_phase_layers": 0}, {"rules": frozenset({"taste"})}])
+@pytest.mark.parametrize(
+    "limits",
+    [{"min_phase_layers": 0}, {"max_phases": -1}, {"rules": frozenset({"taste"})}],
+)
 def test_senseless_limits_are_refused(limits: dict[str, object]) -> None:
     with pytest.raises(InputError):
         Limits(**limits)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("n_layers", "h_base"), [(0, 12), (12, 7), (1000, 12)])
+def test_spaces_that_cannot_be_enumerated_are_refused(n_layers: int, h_base: int) -> None:
+    with pytest.raises(InputError):
+        next(enumerate_schedules(768, n_layers, h_base))
 
 
 @pytest.mark.parametrize("name", ["small", "medium", "large"])

@@ -62,4 +62,4 @@ def test_small_says_that_it_cannot_be_sharded_or_grouped() -> None:
     assert "no tensor parallelism above 1, no constant GQA" in sharding.reason
     medium = check_hardware(presets()["medium"].schedule, 1024)[-1]
     assert medium.ok
-    assert medium.reason.endswith("1, 2, 4")
+    assert "may be 1, 2, 4 in every layer" in medium.reason

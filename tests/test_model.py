@@ -155,6 +155,11 @@ def test_loss_equals_cross_entropy_of_all_logits_with_gradients() -> None:
         torch.testing.assert_close(one.grad, other.grad)
 
 
+def test_loss_refuses_targets_of_another_shape() -> None:
+    with pytest.raises(ValueError, match="tokens"):
+        PrismLM(small_config()).loss(tokens(length=4), tokens(length=5))
+
+
 def test_initial_loss_is_that_of_guessing() -> None:
     model = PrismLM(small_config())
     text = tokens(length=65, batch=8)

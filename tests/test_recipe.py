@@ -44,7 +44,7 @@ def test_a_config_is_frozen() -> None:
     ("changes", "problem"),
     [
         ({"d_model": 100}, "schedule = 2x1 3x1 6x1 12x2: layer 1: 3 heads do not divide"),
-        ({"h_base": 5}, "h_base = 5x1: layer 0: 5 heads do not divide d_model=96"),
+        ({"h_base": 5}, "h_base = 5: does not split d_model=96 into heads of even width"),
         ({"queries_per_kv": 2}, "queries_per_kv = 2: layer 1 has 3 heads"),
         ({"rope_frequencies": "flat"}, "per-width"),
         ({"norm_eps": 0.0}, "greater than 0"),

@@ -79,9 +79,15 @@ def test_base_is_found_beside_the_file_before_the_package(tmp_path: Path) -> Non
         ("train.precision=fp8", "train.precision = 'fp8': Input should be 'bf16' or 'fp32'"),
         ("model.schedule=5x12", "model: schedule = 5x12: layer 0: 5 heads do not divide"),
         ("model.schedule=smal", "did you mean the preset 'small'?"),
-        ("train.batch_tokens=1000", "train.batch_tokens=1000 is not a multiple"),
-        ("train.tokens=10", "train.tokens=10 is less than one batch"),
-        ("optim.min_lr=1", "min_lr=1 is above lr=0.0006"),
+        ("train.batch_tokens=1000", "train.batch_tokens = 1000 is not a multiple"),
+        ("train.tokens=10", "train.tokens = 10 is less than train.batch_tokens"),
+        ("optim.min_lr_fraction=2", "optim.min_lr_fraction = 2: Input should be less than 1"),
+        ("model.schedule=12", "model.schedule = 12: 12 is not a schedule"),
+        ("train.tokens=1e9", "write digits only, as in 1_000_000"),
+        ("train.activation_checkpointing=True", "write true or false"),
+        ("train.seed=99999999999999999999", "train.seed = 99999999999999999999: Input should be"),
+        ("optim.lr=" + "9" * 5000, "optim.lr"),
+        ("optim.lr=1\nfoo=2", "write section.key=value"),
         ("model.d_model=[[[[", "model.d_model = '[[[['"),
         ("lr=1", "write section.key=value"),
         ("optim.lr", "write section.key=value"),
@@ -117,6 +123,7 @@ def test_every_mistake_is_listed_with_the_file_that_made_it(tmp_path: Path) -> N
         (b"model = 3\n", "model: expected a table, as in [model]"),
         (b"[model]\nd_model = 96\n", "model.schedule: missing; set it, or inherit it"),
         (b"", "model: missing"),
+        (b"train.seed = " + b"9" * 5000, "not valid TOML"),
     ],
 )
 def test_bad_files_are_named(tmp_path: Path, content: bytes, problem: str) -> None:
@@ -126,6 +133,24 @@ def test_bad_files_are_named(tmp_path: Path, content: bytes, problem: str) -> No
         load_recipe(file)
     assert problem in str(error.value)
     assert str(file) in str(error.value)
+
+
+def test_a_rule_between_sections_names_where_each_value_was_set() -> None:
+    with pytest.raises(RecipeError) as error:
+        load_recipe("prism-small", "model.seq_len=1000")
+    assert "model.seq_len: override 'model.seq_len=1000'" in str(error.value)
+    assert "small.toml" in str(error.value)
+
+
+def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('base = "prism-small"\n', "utf-8-sig")
+    assert load_recipe(file) == load_recipe("prism-small")
+
+
+def test_a_folder_is_not_called_missing(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="is no file"):
+        load_recipe(tmp_path)
 
 
 def test_unknown_recipe_suggests_the_nearest() -> None:
@@ -147,7 +172,8 @@ def test_copying_out_never_overwrites(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="exists already"):
         copy_recipe("prism-small", target)
     assert target.read_text("utf-8") == "precious"
+    assert copy_recipe("prism-small", tmp_path / "new" / "folder.toml").exists()
     with pytest.raises(RecipeError, match="cannot be written"):
-        copy_recipe("prism-small", tmp_path / "no" / "such" / "folder.toml")
+        copy_recipe("prism-small", target / "inside-a-file.toml")
     with pytest.raises(RecipeError, match="did you mean"):
         copy_recipe("prism-smal", target)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,6 +34,7 @@ schedules = st.lists(st.integers(1, 65_536), min_size=1, max_size=60).map(
         "[3,3,6,6,8,8,12,12,12,12,12,12]",
         "  3x2\t6x2\n8x2 12x6 ,",
         "3x1 3x1 6x2 8x2 12x3 12x3",
+        "3X2 6*2 8\u00d72 12x6",
     ],
 )
 def test_every_notation_reads_as_the_same_schedule(text: str) -> None:
@@ -113,7 +115,7 @@ def test_bad_text_is_refused_with_its_place(text: str, problem: str) -> None:
     assert len(str(error.value)) < 300
 
 
-@pytest.mark.parametrize("bad", [[], [3, "6"], [3, True], [3, 6.0], [3, 0], 7, None])
+@pytest.mark.parametrize("bad", [[], [3, "6"], [3, True], [3, 6.0], [3, 0], 7, None, b"3x2"])
 def test_bad_values_are_refused(bad: object) -> None:
     with pytest.raises(ScheduleError):
         HeadSchedule.parse(bad)  # type: ignore[arg-type]
@@ -132,10 +134,11 @@ def test_text_given_to_the_constructor_names_the_parser() -> None:
         ((2000,), 768, "nearest counts that fit: 384"),
         ((3,), 0, "d_model=0"),
         ((3,), 9, "even"),
+        ((3,), 768.0, "not a whole number"),
     ],
 )
 def test_layers_that_do_not_fit_name_layer_value_and_remedy(
-    heads: tuple[int, ...], d_model: int, problem: str
+    heads: tuple[int, ...], d_model: Any, problem: str
 ) -> None:
     with pytest.raises(ScheduleError) as error:
         HeadSchedule(heads).head_dims(d_model)

@@ -17,6 +17,7 @@ from prism_transformer.terminal import (
     progress,
     recipe_comments,
     row_table,
+    say,
     staircase,
 )
 
@@ -34,8 +35,8 @@ def test_staircase() -> None:
     assert staircase(HeadSchedule.parse("1x1 2x2 4x3"), block="#").splitlines() == [
         "    4 heads |      ######",
         "    2 heads |  ##########",
-        "    1 heads |############",
-        "             0          5  layer",
+        "    1 head  |############",
+        "      layer  0          5",
     ]
 
 
@@ -44,15 +45,15 @@ def test_staircase() -> None:
     st.integers(40, 200),
 )
 def test_staircase_fits_the_terminal(heads: tuple[int, ...], columns: int) -> None:
-    steps = staircase(HeadSchedule(heads), columns).splitlines()[:-1]
-    assert all(len(line) <= columns for line in steps)
-    assert steps[-1].count("█") > 0
+    lines = staircase(HeadSchedule(heads), columns).splitlines()
+    assert all(len(line) <= columns for line in lines)
+    assert any("█" in line for line in lines)
 
 
 def test_deep_models_share_columns_and_say_so() -> None:
     lines = staircase(HeadSchedule.parse("1x500 2x500"), columns=80).splitlines()
-    assert lines[-1].endswith("layer, 15 a column")
-    assert max(map(len, lines[:-1])) <= 80
+    assert lines[-1].endswith("15 layers a column")
+    assert max(map(len, lines)) <= 80
     assert len(lines[0]) > MARGIN
 
 
@@ -86,9 +87,34 @@ def test_expected_hours_stand_beside_the_printed_ones(scale: str, time: str) -> 
     assert all(line.startswith("# ") for line in comments.splitlines())
 
 
-def test_a_model_of_ones_own_has_no_paper_time() -> None:
-    recipe = load_recipe("prism-small", ["model.schedule=3x2 12x4"])
-    assert "not a model of the paper" in recipe_comments(recipe_facts(recipe))
+@pytest.mark.parametrize(
+    "change",
+    [
+        "model.schedule=2x6 12x6",
+        "model.d_ff=4096",
+        "train.tokens=262144",
+        "train.precision=fp32",
+        "train.micro_batch=8",
+    ],
+)
+def test_another_run_than_the_papers_has_no_paper_time(change: str) -> None:
+    recipe = load_recipe("prism-small", change)
+    assert "not one of the paper's runs" in recipe_comments(recipe_facts(recipe))
+    same = recipe_comments(recipe_facts(load_recipe("prism-small", "train.seed=7")))
+    assert "0.28 h at the paper's" in same
+
+
+def test_recipes_say_what_is_out_of_the_ordinary() -> None:
+    facts = recipe_facts(load_recipe("prism-small", ["model.schedule=3x2 12x11 8x1"]))
+    assert "# layers        14; breaks monotonicity" in recipe_comments(facts)
+    heavy = recipe_facts(load_recipe("prism-large", ["train.micro_batch=64"]))
+    assert "more than an 80 GB device has" in recipe_comments(heavy)
+
+
+def test_paths_are_printed_as_they_are() -> None:
+    console = printed(20)
+    say(console, "wrote some/long/path/a[b]c.png")
+    assert text_of(console) == "wrote some/long/path/a[b]c.png\n"
 
 
 def test_progress_is_plain_lines_without_a_terminal() -> None:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from prism_transformer.errors import InputError as InputError
-    from prism_transformer.generate import generate as generate
     from prism_transformer.model import PrismLM as PrismLM
     from prism_transformer.recipe import ModelConfig as ModelConfig
     from prism_transformer.recipe_file import load_recipe as load_recipe
+    from prism_transformer.sampling import generate as generate
     from prism_transformer.schedule import HeadSchedule as HeadSchedule
 
 __version__ = version("prism-transformer")
@@ -22,7 +22,7 @@ _HOME = {
     "InputError": "errors",
     "ModelConfig": "recipe",
     "PrismLM": "model",
-    "generate": "generate",
+    "generate": "sampling",
     "load_recipe": "recipe_file",
 }
 __all__ = ["HeadSchedule", "InputError", "ModelConfig", "PrismLM", "generate", "load_recipe"]

@@ -14,7 +14,7 @@ from prism_transformer.neutrality import Measurement, measure
 from prism_transformer.recipe import ModelConfig
 from prism_transformer.recipe_file import load_recipe
 from prism_transformer.schedule import HeadSchedule
-from prism_transformer.terminal import print_staircase, progress
+from prism_transformer.terminal import print_staircase, progress, say
 
 SCALES = ("small", "medium", "large")
 SEQ_LEN = 256
@@ -47,14 +47,15 @@ def _save_figures(console: Console, out: Path) -> None:
     try:
         from prism_transformer.report.figures import head_schedules, save
     except InputError as missing:  # the rest of the demo does not need it
-        console.print(f"\nno figures: {missing}")
+        say(console, f"\nno figures: {missing}")
         return
+    console.print()
     for scale in SCALES:
         preset = presets()[scale]
         uniform = HeadSchedule.uniform(preset.h_base, len(preset.schedule))
         file = out / f"schedule-{scale}.png"
         save(head_schedules(uniform, preset.schedule, preset.d_model), file)
-        console.print(f"\nwrote {file}" if scale == SCALES[0] else f"wrote {file}")
+        say(console, f"wrote {file}")
 
 
 def _print_neutrality(console: Console, config: ModelConfig, pair: list[Measurement]) -> bool:

@@ -10,6 +10,7 @@ from prism_transformer import cost, paper
 from prism_transformer.design import bracketing_uniforms, reverse, shuffle
 from prism_transformer.hardware import Alignment, check_hardware, degrees
 from prism_transformer.recipe import Recipe
+from prism_transformer.recipe_file import load_recipe
 from prism_transformer.rules import check_rules
 from prism_transformer.schedule import HeadSchedule
 
@@ -90,22 +91,37 @@ def recipe_facts(recipe: Recipe) -> Facts:
         "training_flops": per_token * tokens,
         "memory_bytes": {**asdict(memory), "total": memory.total},
         "kv_bytes_per_sequence": cost.kv_bytes(config, config.seq_len),
+        "broken_rules": [
+            str(finding)
+            for finding in check_rules(config.schedule, config.d_model, config.h_base)
+            if not finding.ok
+        ],
         "paper": _paper_facts(recipe, tokens, per_token),
     }
 
 
 def _paper_facts(recipe: Recipe, tokens: int, flops_per_token: int) -> Facts | None:
     """The paper's time for this model on 8 x H100: from its throughput, and as it prints it."""
-    shape = (recipe.model.d_model, recipe.model.n_layers, recipe.model.h_base)
-    for scale in paper.scales().values():
-        if shape == (scale.d_model, scale.n_layers, scale.h_base):
-            rate = scale.tokens_per_second
-            peak = DEVICES * H100_PEAK_FLOPS
-            return {
-                "scale": scale.name,
-                "tokens_per_second": rate,
-                "hours": cost.hours(tokens, rate),
-                "printed_hours": scale.hours,
-                "utilisation": rate / cost.token_rate(flops_per_token, peak, 1.0),
-            }
+    scale = _paper_scale(recipe)
+    if scale is None:
+        return None
+    rate = scale.tokens_per_second
+    peak = DEVICES * H100_PEAK_FLOPS
+    return {
+        "scale": scale.name,
+        "tokens_per_second": rate,
+        "hours": cost.hours(tokens, rate),
+        "printed_hours": scale.hours,
+        "utilisation": rate / cost.token_rate(flops_per_token, peak, 1.0),
+    }
+
+
+def _paper_scale(recipe: Recipe) -> paper.Scale | None:
+    """The scale whose model and token budget these are; another has no throughput to expect."""
+    for name, scale in paper.scales().items():
+        for arm in ("baseline", "prism"):
+            known = load_recipe(f"{arm}-{name}")
+            seeded = known.train.model_copy(update={"seed": recipe.train.seed})
+            if (recipe.model, recipe.train) == (known.model, seeded):
+                return scale
     return None

@@ -99,6 +99,8 @@ def bracketing_uniforms(schedule: HeadSchedule, d_model: int) -> tuple[HeadSched
 
 # -- enumeration ---------------------------------------------------------------------------------
 
+MAX_ENUMERATED_LAYERS = 256  # it recurses once per phase
+
 RULES = frozenset({"monotonicity", "convergence", "smoothness", "preservation"})
 
 
@@ -117,14 +119,26 @@ class Limits:
     def __post_init__(self) -> None:
         if unknown := self.rules - RULES:
             raise InputError(f"unknown rules {sorted(unknown)}; choose from {sorted(RULES)}")
-        if self.min_phase_layers < 1:
-            raise InputError(f"min_phase_layers={self.min_phase_layers}; a phase has 1 at least")
+        for name in ("min_phases", "max_phases", "min_phase_layers", "max_phase_layers"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InputError(f"{name}={value}; the least is 1")
+
+
+def _check_base(d_model: int, n_layers: int, h_base: int) -> None:
+    try:
+        HeadSchedule.uniform(h_base, n_layers).head_dims(d_model)
+    except ScheduleError as error:
+        raise ScheduleError(f"h_base={h_base}, {n_layers} layers: {error}") from None
 
 
 def enumerate_schedules(
     d_model: int, n_layers: int, h_base: int, limits: Limits | None = None
 ) -> Iterator[HeadSchedule]:
     """Every schedule within the limits, lazily, each once, fewest heads first."""
+    _check_base(d_model, n_layers, h_base)
+    if n_layers > MAX_ENUMERATED_LAYERS:
+        raise InputError(f"{n_layers} layers; at most {MAX_ENUMERATED_LAYERS} are enumerated")
     limits = limits or Limits()
     counts = set(head_counts(d_model))
     if limits.counts is not None:
@@ -207,7 +221,7 @@ def propose(
     In order: the first layer's head width near 256, no step above a doubling, early widths that
     sit well on kernels, a ramp as long as the paper's. No loss was measured for this ranking.
     """
-    HeadSchedule.uniform(h_base, n_layers).head_dims(d_model)
+    _check_base(d_model, n_layers, h_base)
     if most < 1:
         raise InputError(f"most={most}; ask for at least 1 proposal")
     counts = _admitted_counts(d_model, h_base, queries_per_kv, tensor_parallel)
@@ -303,5 +317,5 @@ def _reasons(schedule: HeadSchedule, d_model: int) -> tuple[str, ...]:
         f"{len(schedule.phases)} phases, early ones {lengths[0]} layers each, "
         f"largest step x{_steepest(schedule):.3g}",
         f"{_ramp(schedule):.0%} of the layers ramp; mean {schedule.mean_heads:.3g} heads; "
-        f"admits GQA and tensor parallel {', '.join(map(str, degrees(schedule)))}",
+        f"queries_per_kv x tensor_parallel may be {', '.join(map(str, degrees(schedule)))}",
     )

@@ -61,10 +61,10 @@ class Alignment:
 
 
 def degrees(schedule: HeadSchedule) -> tuple[int, ...]:
-    """Divisors of every layer's head count: the tensor-parallel and GQA degrees all layers admit.
+    """Divisors of every layer's head count: the GQA and tensor-parallel degrees all layers admit.
 
-    Tensor parallelism of degree t gives each device ``h / t`` whole heads, and ``queries_per_kv``
-    of g shares one key-value head between g queries, so each must divide every layer's count.
+    ``queries_per_kv`` of g shares one key-value head between g queries, and tensor parallelism of
+    degree t gives each device ``1 / t`` of the heads; g x t must divide every layer's count.
     """
     common = gcd(*schedule.heads)
     return tuple(n for n in range(1, common + 1) if common % n == 0)
@@ -97,7 +97,7 @@ def _sharding(schedule: HeadSchedule) -> Finding:
     admitted = degrees(schedule)
     if len(admitted) > 1:
         listed = ", ".join(map(str, admitted))
-        reason = f"every layer admits tensor parallelism and GQA (queries per kv) of {listed}"
+        reason = f"queries_per_kv x tensor_parallel may be {listed} in every layer"
     else:
         reason = "the head counts share no divisor: no tensor parallelism above 1, no constant GQA"
     return Finding("sharding", "hardware", len(admitted) > 1, reason)

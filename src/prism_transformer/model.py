@@ -26,7 +26,7 @@ Remember = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class Cache(Protocol):
-    """Keys and values of earlier positions: ours in ``generate.py``, or any of Hugging Face's."""
+    """Keys and values of earlier positions: ours in ``sampling.py``, or any of Hugging Face's."""
 
     def update(self, k: Tensor, v: Tensor, layer: int, /) -> tuple[Tensor, Tensor]:
         """Append k and v, each (B, G, T, K), and return the layer's whole (B, G, S, K)."""
@@ -195,6 +195,8 @@ class PrismLM(nn.Module):
 
     def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Mean cross entropy in nats, without ever holding all logits; target -100 is skipped."""
+        if tokens.shape != targets.shape:
+            raise ValueError(f"tokens {tuple(tokens.shape)} and targets {tuple(targets.shape)}")
         x = self.hidden(self.embedding(tokens))
         return F.linear_cross_entropy(
             x.flatten(0, 1),

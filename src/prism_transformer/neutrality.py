@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from prism_transformer.generate import KVCache
 from prism_transformer.model import PrismLM, fingerprint
 from prism_transformer.recipe import ModelConfig
+from prism_transformer.sampling import KVCache
 
 aten = torch.ops.aten
 

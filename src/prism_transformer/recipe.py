@@ -13,7 +13,6 @@ from pydantic import (
     ConfigDict,
     Field,
     NonNegativeFloat,
-    NonNegativeInt,
     PlainSerializer,
     PositiveFloat,
     PositiveInt,
@@ -21,7 +20,7 @@ from pydantic import (
 )
 
 from prism_transformer.design import resolve
-from prism_transformer.schedule import HeadSchedule, ScheduleError
+from prism_transformer.schedule import HeadSchedule, ScheduleError, head_counts
 
 VOCAB_MULTIPLE = 128
 
@@ -32,13 +31,12 @@ Precision = Literal["bf16", "fp32"]
 def _read_schedule(value: Any) -> HeadSchedule:
     if isinstance(value, HeadSchedule):
         return value
-    if isinstance(value, str | int) and not isinstance(value, bool):
-        return resolve(str(value))
-    return HeadSchedule.parse(value)
+    return resolve(value) if isinstance(value, str) else HeadSchedule.parse(value)
 
 
 Schedule = Annotated[HeadSchedule, BeforeValidator(_read_schedule), PlainSerializer(str)]
 Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class Section(BaseModel):
@@ -71,14 +69,15 @@ class ModelConfig(Section):
 
     @model_validator(mode="after")
     def _layers_fit(self) -> Self:
-        for key, schedule in (
-            ("schedule", self.schedule),
-            ("h_base", HeadSchedule((self.h_base,))),
-        ):
-            try:
-                schedule.head_dims(self.d_model)
-            except ScheduleError as error:
-                raise ScheduleError(f"{key} = {schedule}: {error}") from None
+        try:
+            self.schedule.head_dims(self.d_model)
+        except ScheduleError as error:
+            raise ScheduleError(f"schedule = {self.schedule}: {error}") from None
+        if self.h_base not in head_counts(self.d_model):
+            raise ScheduleError(
+                f"h_base = {self.h_base}: does not split d_model={self.d_model} into heads of "
+                f"even width; these do: {', '.join(map(str, head_counts(self.d_model)))}"
+            )
         for layer, n_heads in enumerate(self.schedule.heads):
             if n_heads % self.queries_per_kv:
                 raise ScheduleError(
@@ -120,14 +119,15 @@ class TrainConfig(Section):
     """``bf16`` is mixed: float32 weights and optimizer, bfloat16 matmuls"""
     activation_checkpointing: bool = False
     """recompute each layer in the backward pass: less memory, a third more time"""
-    seed: NonNegativeInt = 0
+    seed: Seed = 0
 
 
 class OptimConfig(Section):
     """AdamW under a cosine with linear warmup."""
 
     lr: PositiveFloat
-    min_lr: NonNegativeFloat
+    min_lr_fraction: Fraction = 0.1
+    """where the cosine ends, as a share of ``lr``"""
     warmup_fraction: Fraction = 0.025
     """share of the training tokens"""
     beta1: Fraction = 0.9
@@ -136,12 +136,6 @@ class OptimConfig(Section):
     weight_decay: NonNegativeFloat = 0.1
     """on matrices only"""
     grad_clip: PositiveFloat = 1.0
-
-    @model_validator(mode="after")
-    def _decays(self) -> Self:
-        if self.min_lr > self.lr:
-            raise ValueError(f"min_lr={self.min_lr:g} is above lr={self.lr:g}")
-        return self
 
 
 class Recipe(Section):
@@ -156,11 +150,15 @@ class Recipe(Section):
         step = self.train.batch_tokens
         if step % self._pass_tokens:
             raise ValueError(
-                f"train.batch_tokens={step} is not a multiple of train.micro_batch x "
-                f"model.seq_len = {self.train.micro_batch} x {self.model.seq_len}"
+                f"train.batch_tokens = {step} is not a multiple of train.micro_batch x "
+                f"model.seq_len = {self.train.micro_batch} x {self.model.seq_len}; change one of "
+                "the three"
             )
         if self.train.tokens < step:
-            raise ValueError(f"train.tokens={self.train.tokens} is less than one batch of {step}")
+            raise ValueError(
+                f"train.tokens = {self.train.tokens} is less than train.batch_tokens = {step}, "
+                "one step"
+            )
         return self
 
     @property

@@ -18,7 +18,11 @@ from prism_transformer.errors import InputError
 from prism_transformer.recipe import Recipe
 
 PACKAGED = Path(__file__).parent / "recipes"
-COMMAND_LINE = "command line"
+
+REMEDIES = {
+    "int_type": "; write digits only, as in 1_000_000",
+    "bool_type": "; write true or false",
+}
 
 # What a file says (section -> key -> value), and which file or override said it.
 Values = dict[str, Any]
@@ -46,18 +50,20 @@ def find_recipe(source: str | Path, beside: Path | None = None) -> Path:
         return packaged[name]
     close = get_close_matches(name, packaged, n=1)
     hint = f"did you mean {close[0]!r}?" if close else "`prism recipes` lists those that ship"
+    if path.exists():
+        raise RecipeError(f"{source}: is no file that a recipe could be in; {hint}")
     raise RecipeError(f"{source}: no such recipe file, and no packaged recipe of that name; {hint}")
 
 
-def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+def load_recipe(source: str | Path, overrides: str | Sequence[str] = ()) -> Recipe:
     """Read a recipe by path or packaged name; overrides look like ``optim.lr=3e-4``."""
     file = find_recipe(source)
     values: Values = {}
     origins: Origins = {}
     for path, table in _chain(file):
         _merge(values, origins, table, str(path))
-    for text in overrides:
-        _merge(values, origins, _read_override(text), f"{COMMAND_LINE}, {text!r}")
+    for text in [overrides] if isinstance(overrides, str) else overrides:
+        _merge(values, origins, _read_override(text), f"override {text!r}")
     try:
         return Recipe.model_validate(values)
     except ValidationError as error:
@@ -77,11 +83,12 @@ def copy_recipe(name: str, out: Path | None = None) -> Path:
         raise RecipeError(f"{name}: is a file already; `prism recipes` lists those that ship")
     source = packaged_recipes()[name]
     target = out or Path(source.name)
+    if target.exists():
+        raise RecipeError(f"{target}: exists already; give another place with --out")
     try:
+        target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("x", encoding="utf-8") as file:
             file.write(source.read_text("utf-8"))
-    except FileExistsError:
-        raise RecipeError(f"{target}: exists already; give another place with --out") from None
     except OSError as error:
         raise RecipeError(f"{target}: cannot be written: {error.strerror}") from None
     return target
@@ -114,11 +121,11 @@ def _find_base(base: str, file: Path) -> Path:
 
 def _read_toml(path: Path) -> Values:
     try:
-        return tomllib.loads(path.read_text("utf-8"))
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise RecipeError(f"{path}: not valid TOML: {error}") from None
+        return tomllib.loads(path.read_text("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise RecipeError(f"{path}: not UTF-8 text at byte {error.start}") from None
+    except (ValueError, RecursionError) as error:  # also numbers and nesting beyond all measure
+        raise RecipeError(f"{path}: not valid TOML: {error}") from None
     except OSError as error:
         raise RecipeError(f"{path}: cannot be read: {error.strerror}") from None
 
@@ -127,13 +134,13 @@ def _read_override(text: str) -> Values:
     """``optim.lr=3e-4`` as a nested table; a value that is no TOML is taken as bare text."""
     key, equals, value = text.partition("=")
     section, dot, name = key.strip().partition(".")
-    if not (equals and dot and section and name):
+    if not (equals and dot and section and name) or "\n" in text:
         raise RecipeError(
-            f"{COMMAND_LINE}: cannot read {text!r}; write section.key=value, as in optim.lr=3e-4"
+            f"cannot read override {text!r}; write section.key=value, as in optim.lr=3e-4"
         )
     try:
         parsed = tomllib.loads(f"value = {value}")["value"]
-    except (tomllib.TOMLDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         parsed = value.strip()
     return {section: {name: parsed}}
 
@@ -152,16 +159,19 @@ def _explain(details: Any, origins: Origins, file: Path) -> str:
     """One pydantic error as one line: file, key, what is wrong, the remedy."""
     key = ".".join(str(part) for part in details["loc"][:2])
     where = f"{origins.get(key, file)}: {key}" if key else str(file)
-    if details["type"] == "extra_forbidden":
+    kind, value = details["type"], details["input"]
+    if kind == "extra_forbidden":
         return f"{where}: unknown key{_suggestion(key)}"
-    if details["type"] == "missing":
+    if kind == "missing":
         return f'{file}: {key}: missing; set it, or inherit it with base = "base/small"'
-    if details["type"] == "model_type":
+    if kind == "model_type":
         return f"{where}: expected a table, as in [{key}]"
     reason = details["msg"].removeprefix("Value error, ")
-    value = details["input"]
+    if not key:  # a rule between sections: say where each value it names was set
+        named = [k for k in _known_keys() if f"{k} " in reason and k in origins]
+        return f"{reason} ({'; '.join(f'{k}: {origins[k]}' for k in named)})"
     shown = "" if isinstance(value, dict) else f" = {value!r}"
-    return f"{where}{shown}: {reason}"
+    return f"{where}{shown}: {reason}{REMEDIES.get(kind, '')}"
 
 
 def _suggestion(key: str) -> str:

@@ -60,7 +60,7 @@ class HeadSchedule:
     def parse(cls, source: str | Iterable[int]) -> HeadSchedule:
         """Read ``3x2 12x10``, ``3,3,12,12``, ``[3, 3, 12, 12]``, or a sequence of counts."""
         if not isinstance(source, str):
-            return cls(_as_tuple(source))
+            return cls(_counts(source))
         heads: list[int] = []
         for item in _items(source):
             n_heads, n_layers = _read_item(item, layer=len(heads))
@@ -162,15 +162,14 @@ def _check_depth(n_layers: int) -> None:
 
 def check_width(d_model: int) -> None:
     """Refuse a model width that no model has."""
-    if not 2 <= d_model <= MAX_WIDTH:
-        raise ScheduleError(f"d_model={d_model} is outside 2 .. {MAX_WIDTH}")
+    if not isinstance(d_model, int) or not 2 <= d_model <= MAX_WIDTH:
+        raise ScheduleError(f"d_model={d_model} is not a whole number from 2 to {MAX_WIDTH}")
 
 
-def _as_tuple(source: Iterable[int]) -> tuple[int, ...]:
-    try:
-        return tuple(source)
-    except TypeError:
-        raise ScheduleError(f"{source!r} is not a schedule; {NOTATION}") from None
+def _counts(source: Iterable[int]) -> tuple[int, ...]:
+    if not isinstance(source, Iterable) or isinstance(source, bytes):
+        raise ScheduleError(f"{source!r} is not a schedule; {NOTATION}")
+    return tuple(source)
 
 
 def _items(text: str) -> list[str]:
@@ -184,7 +183,7 @@ def _items(text: str) -> list[str]:
 
 def _read_item(item: str, layer: int) -> tuple[int, int]:
     """``3x2`` as (3 heads, 2 layers); ``3`` as (3 heads, 1 layer)."""
-    match = re.fullmatch(r"(-?[0-9]{1,20})(?:x(-?[0-9]{1,20}))?", item)
+    match = re.fullmatch(r"(-?[0-9]{1,20})(?:[xX\u00d7*](-?[0-9]{1,20}))?", item)
     if not match:
         shown = item if len(item) <= 40 else item[:37] + "..."
         raise ScheduleError(f"cannot read {shown!r} at layer {layer}; {NOTATION}")

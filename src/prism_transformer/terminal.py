@@ -10,10 +10,13 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
+    Task,
     TextColumn,
     TimeRemainingColumn,
 )
 from rich.table import Table
+from rich.text import Text
 
 from prism_transformer.describe import Facts
 from prism_transformer.rules import layer_ranges
@@ -26,7 +29,18 @@ MARGIN = 13  # columns left of the staircase: "   12 heads |"
 
 def make_console() -> Console:
     """Standard output: colours on a terminal, plain lines elsewhere."""
-    return Console(highlight=False)
+    return _Console(highlight=False)
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Let the command's ``main`` decide the exit code; rich would make it 1."""
+        raise BrokenPipeError
+
+
+def say(console: Console, text: str) -> None:
+    """Print a line that may hold anything, paths included: no markup, no wrapping."""
+    console.print(text, markup=False, soft_wrap=True)
 
 
 def staircase(schedule: HeadSchedule, columns: int = 80, block: str = "█") -> str:
@@ -38,11 +52,11 @@ def staircase(schedule: HeadSchedule, columns: int = 80, block: str = "█") -> 
     lines = []
     for level in sorted(set(heads), reverse=True):
         row = "".join((block if n >= level else " ") * cell for n in heads)
-        lines.append(f"{level:>5} heads |{row.rstrip()}")
+        lines.append(f"{level:>5} head{'s' if level > 1 else ' '} |{row.rstrip()}")
     last = str(len(schedule) - 1)
     axis = f"0{last:>{max(len(heads) * cell - 1, len(last) + 1)}}"
-    scale = "layer" if per_column == 1 else f"layer, {per_column} a column"
-    return "\n".join([*lines, f"{'':{MARGIN}}{axis}  {scale}"])
+    shared = "" if per_column == 1 else f"\n{'':{MARGIN}}{per_column} layers a column"
+    return "\n".join([*lines, f"{'layer':>{MARGIN - 2}}  {axis}{shared}"])
 
 
 def print_schedule(console: Console, facts: Facts) -> None:
@@ -78,7 +92,7 @@ def _layer_table(layers: Sequence[Facts]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("layers", "heads", "width"):
         table.add_column(name, justify="right")
-    table.add_column("on the hardware")
+    table.add_column("on CUDA", overflow="fold")
     with_backend = "backend" in layers[0]
     if with_backend:
         table.add_column("SDPA backend")
@@ -104,7 +118,7 @@ def print_findings(console: Console, findings: Sequence[Facts]) -> None:
     """Each rule with its verdict; a broken one with its layers."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("rule", "kind", "", "why"):
-        table.add_column(name)
+        table.add_column(name, overflow="fold")
     for finding in findings:
         where = f" ({layer_ranges(finding['layers'])})" if finding["layers"] else ""
         table.add_row(
@@ -131,7 +145,8 @@ def recipe_comments(facts: Facts) -> str:
             f"{_si(counts['attention'])}, SwiGLU {_si(counts['mlp'])}, norms "
             f"{_si(counts['norms'])}",
         ),
-        ("head widths", str(HeadSchedule.parse(facts["head_widths"]))),
+        ("layers", _layers_and_rules(facts)),
+        ("head widths", _spans(facts["head_widths"])),
         (
             "steps",
             f"{facts['steps']:,}, of which {facts['warmup_steps']:,} warmup; "
@@ -148,12 +163,25 @@ def recipe_comments(facts: Facts) -> str:
             "memory",
             f"{_gib(memory['total'])} a device: weights {_gib(memory['weights'])}, gradients "
             f"{_gib(memory['gradients'])}, AdamW {_gib(memory['optimizer'])}, casts "
-            f"{_gib(memory['casts'])}, activations {_gib(memory['activations'])}",
+            f"{_gib(memory['casts'])}, activations {_gib(memory['activations'])}"
+            + ("; more than an 80 GB device has" if memory["total"] > 80e9 else ""),
         ),
         ("KV cache", f"{facts['kv_bytes_per_sequence'] / 2**20:.1f} MiB a full sequence in bf16"),
         ("8 x H100", _paper_time(facts["paper"])),
     ]
     return "\n".join(f"# {name:<12}  {value}" for name, value in rows)
+
+
+def _layers_and_rules(facts: Facts) -> str:
+    broken = "; ".join(facts["broken_rules"])
+    return f"{facts['layers']}; " + (f"breaks {broken}" if broken else "keeps the paper's rules")
+
+
+def _spans(widths: Sequence[int]) -> str:
+    """Head widths by layer: ``256 in 0-1, 64 in 2-11``."""
+    phases = HeadSchedule.parse(widths).phases
+    spans = (layer_ranges(phase.layers).partition(" ")[2] for phase in phases)
+    return ", ".join(f"{p.n_heads} in {span}" for p, span in zip(phases, spans, strict=True))
 
 
 def _accumulation(passes: dict[int, int | None]) -> str:
@@ -167,7 +195,7 @@ def _accumulation(passes: dict[int, int | None]) -> str:
 
 def _paper_time(facts: Facts | None) -> str:
     if facts is None:
-        return "not a model of the paper, so there is no throughput to expect"
+        return "not one of the paper's runs, so there is no throughput to expect"
     longer = facts["printed_hours"] / facts["hours"] - 1
     return (
         f"{facts['hours']:.2f} h at the paper's {facts['tokens_per_second']:,} tokens/s "
@@ -199,13 +227,19 @@ def progress(console: Console, what: str, items: Sequence[tuple[str, T]]) -> Ite
     yield from count_up(console, what, (item for _, item in items), len(items))
 
 
+class _Rate(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        """Items per second, once there is one to measure."""
+        return Text("" if task.speed is None else f"{task.speed:.2g}/s")
+
+
 def count_up(console: Console, what: str, items: Iterable[T], total: int) -> Iterator[T]:
     """Pass items on under a bar with rate and time left; silent where there is no terminal."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.speed:.2g}/s"),
+        _Rate(),
         TimeRemainingColumn(),
     )
     with Progress(
@@ -219,7 +253,7 @@ def row_table(rows: Sequence[Facts]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for key, value in rows[0].items():
         text = isinstance(value, str)
-        table.add_column(key, justify="left" if text else "right", no_wrap=key == "name")
+        table.add_column(key, justify="left" if text else "right", overflow="fold")
     for row in rows:
         table.add_row(*(_cell(value) for value in row.values()))
     return table

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, StaticCache
 
-from prism_transformer.generate import generate
+from prism_transformer.sampling import generate
 from tests.hf.models import EACH, EACH_UNIFORM, RAGGED, llama_twin, prism, tokens
 from tests.hf.test_modeling import native_twin
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from pathlib import Path
@@ -51,11 +52,18 @@ def demo(*, out: Path = Path("prism-demo")) -> int:
 def main() -> NoReturn:
     """Run the command; what the user can fix is printed plainly and exits with 2."""
     try:
-        app()
+        code = app(result_action="return_int_as_exit_code_else_zero")
+        sys.stdout.flush()
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
-    except BrokenPipeError:  # `prism ... | head`: the reader has seen enough
+        code = 2
+    except BrokenPipeError:  # `prism ... | head`: the reader has seen enough, as for any program
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
-    sys.exit(0)
+        code = 128 + 13  # SIGPIPE
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f"error: {error.filename or 'output'}: no space left on the device", file=sys.stderr)
+        code = 2
+    sys.exit(code)

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Annotated, Any
 
-from cyclopts import Parameter
+from cyclopts import Parameter, Token
 
 Json = Annotated[
     bool,
     Parameter(name="--json", negative=(), show_default=False, help="Print JSON for scripts."),
 ]
+
+
+def _whole(_type: type, tokens: Sequence[Token]) -> int:
+    """Read a whole number as written; cyclopts' own reader would round 768.7."""
+    return int(tokens[0].value)
+
+
+Whole = Annotated[int, Parameter(converter=_whole)]
 
 
 def print_json(value: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from prism_transformer.cli.output import Json, print_json, print_rows
+from prism_transformer.errors import InputError
 
 
 def show(recipe: str, /, *overrides: str, as_json: Json = False) -> None:
@@ -46,17 +47,25 @@ def recipes(name: str | None = None, /, *, out: Path | None = None, as_json: Jso
     from prism_transformer.recipe_file import copy_recipe, load_recipe, packaged_recipes
 
     if name is not None:
-        print(f"wrote {copy_recipe(name, out)}")
+        written = copy_recipe(name, out)
+        if as_json:
+            print_json({"wrote": str(written)})
+        else:
+            print(f"wrote {written}")
         return
+    if out is not None:
+        raise InputError(f"--out {out} is for copying; name the recipe too")
     rows = []
-    for key in packaged_recipes():
+    for key, file in packaged_recipes().items():
         recipe = load_recipe(key)
+        first_line = file.read_text("utf-8").partition("\n")[0]
         rows.append(
             {
                 "name": key,
                 "schedule": str(recipe.model.schedule),
                 "d_model": recipe.model.d_model,
                 "tokens": recipe.train.tokens,
+                "about": first_line.removeprefix("# "),
             }
         )
     print_rows(rows, as_json)

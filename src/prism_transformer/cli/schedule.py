@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cyclopts import App
 
-from prism_transformer.cli.output import Json, print_json, print_rows
+from prism_transformer.cli.output import Json, Whole, print_json, print_rows
 from prism_transformer.errors import InputError
 
 if TYPE_CHECKING:
@@ -25,13 +25,13 @@ def show(
     schedule: str,
     /,
     *,
-    d_model: int | None = None,
-    h_base: int | None = None,
-    layers: int | None = None,
+    d_model: Whole | None = None,
+    h_base: Whole | None = None,
+    layers: Whole | None = None,
     against: str | None = None,
     figure: Path | None = None,
     device: str | None = None,
-    dtype: str = "float32",
+    dtype: str | None = None,
     as_json: Json = False,
 ) -> None:
     """Draw a schedule and tell what it does to every layer.
@@ -53,29 +53,33 @@ def show(
     device
         Ask torch which attention backend it would run there: cpu, cuda, mps.
     dtype
-        Precision for that question.
+        Precision for that question; float32 when left out.
     """
     from prism_transformer.describe import schedule_facts
 
+    if against is not None and figure is None:
+        raise InputError(f"--against {against} is for a figure; give --figure too")
+    if dtype is not None and device is None:
+        raise InputError(f"--dtype {dtype} is for asking torch; give --device too")
     shown, d_model, h_base = _read_schedule(schedule, d_model, h_base, layers)
     shown.head_dims(d_model)
     backends = None
     if device is not None:
         from prism_transformer.kernels import layer_backends
 
-        backends = layer_backends(shown, d_model, device, dtype)
+        backends = layer_backends(shown, d_model, device, dtype or "float32")
     if figure is not None:
         _draw_figure(figure, shown, against, d_model, h_base)
     facts = schedule_facts(shown, d_model, h_base, backends)
     if as_json:
-        print_json(facts)
+        print_json(facts | ({"figure": str(figure)} if figure else {}))
         return
-    from prism_transformer.terminal import make_console, print_schedule
+    from prism_transformer.terminal import make_console, print_schedule, say
 
     console = make_console()
     print_schedule(console, facts)
     if figure is not None:
-        console.print(f"\nwrote {figure}")
+        say(console, f"\nwrote {figure}")
 
 
 @app.command(
@@ -85,9 +89,9 @@ def check(
     schedule: str,
     /,
     *,
-    d_model: int | None = None,
-    h_base: int | None = None,
-    layers: int | None = None,
+    d_model: Whole | None = None,
+    h_base: Whole | None = None,
+    layers: Whole | None = None,
     as_json: Json = False,
 ) -> int:
     """Hold a schedule against the paper's rules; exit code 1 when one is broken.
@@ -129,12 +133,12 @@ def check(
 )
 def design(
     *,
-    d_model: int,
-    layers: int,
-    h_base: int,
-    queries_per_kv: int = 1,
-    tensor_parallel: int = 1,
-    most: int = 5,
+    d_model: Whole,
+    layers: Whole,
+    h_base: Whole,
+    queries_per_kv: Whole = 1,
+    tensor_parallel: Whole = 1,
+    most: Whole = 5,
     as_json: Json = False,
 ) -> None:
     """Propose schedules for a model of your own, best first, with reasons.
@@ -227,10 +231,14 @@ def _read_schedule(
 def _draw_figure(
     file: Path, schedule: HeadSchedule, against: str | None, d_model: int, h_base: int
 ) -> None:
-    from prism_transformer.design import resolve
+    from prism_transformer.design import presets, resolve
     from prism_transformer.report.figures import check_format, head_schedules, save
     from prism_transformer.schedule import HeadSchedule
 
     check_format(file)
     left = resolve(against) if against else HeadSchedule.uniform(h_base, len(schedule))
+    left.expect_layers(len(schedule))
+    preset = presets().get(against or "")
+    if preset is not None and preset.d_model != d_model:
+        raise InputError(f"preset {against} is for d_model {preset.d_model}, not {d_model}")
     save(head_schedules(left, schedule, d_model), file)

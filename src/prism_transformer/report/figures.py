@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import log2
 from pathlib import Path
 from typing import Any
 
@@ -53,20 +54,20 @@ def head_schedules(left: HeadSchedule, right: HeadSchedule, d_model: int) -> Fig
         depth = max(len(left), len(right))
         figure = Figure(figsize=(min(max(7.0, 0.32 * depth), 14.0), 3.2), layout="constrained")
         axes = figure.subplots(1, 2, sharey=True)
-        widths = [*left.head_dims(d_model), *right.head_dims(d_model)]
         for ax, schedule in zip(axes, (left, right), strict=True):
-            _draw_schedule(ax, schedule, d_model, max(widths))
+            _draw_schedule(ax, schedule, d_model)
         axes[0].set_ylabel("attention heads")
+        figure.supxlabel(
+            f"layer; above each phase the width of one head, d_model {d_model}", fontsize=9
+        )
         return figure
 
 
-def _draw_schedule(ax: Axes, schedule: HeadSchedule, d_model: int, widest: int) -> None:
-    colours = mpl.colormaps[PALETTE]
+def _draw_schedule(ax: Axes, schedule: HeadSchedule, d_model: int) -> None:
     for layer, width in enumerate(schedule.head_dims(d_model)):
         n_heads = schedule.heads[layer]
-        colour = colours(0.85 * (1 - width / widest) + 0.1)
-        ax.bar(layer, n_heads, width=0.86, color=colour)
-        if n_heads <= 64:  # beyond that the lines would hide the bar
+        ax.bar(layer, n_heads, width=0.86, color=_colour(width))
+        if n_heads <= 32:  # beyond that the lines would hide the bar
             ax.hlines(range(1, n_heads), layer - 0.43, layer + 0.43, color="white", linewidth=0.7)
     for phase in schedule.phases:
         middle = phase.first_layer + (phase.n_layers - 1) / 2
@@ -80,9 +81,13 @@ def _draw_schedule(ax: Axes, schedule: HeadSchedule, d_model: int, widest: int) 
         )
     kind = "uniform" if len(schedule.phases) == 1 else f"{len(schedule.phases)} phases"
     ax.set_title(f"{kind}: {_shortened(str(schedule))}", fontsize=9)
-    ax.set_xlabel(f"layer (above each phase: head width, d_model {d_model})")
     ax.set_xticks(range(0, len(schedule), max(1, len(schedule) // 12)))
     ax.margins(x=0.02, y=0.12)
+
+
+def _colour(width: int) -> tuple[float, float, float, float]:
+    """One colour per head width, the same in every figure: 512 and wider dark, 16 light."""
+    return mpl.colormaps[PALETTE](min(max((9.5 - log2(width)) / 6, 0.02), 0.95))
 
 
 def _shortened(text: str, most: int = 34) -> str:

@@ -1,4 +1,4 @@
-"""``python -m prism_transformer.cli``."""
+"""``python -m prism_transformer``."""
 
 from prism_transformer.cli import main
 

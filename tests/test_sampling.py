@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from transformers import DynamicCache
 
-from prism_transformer.generate import KVCache, generate
 from prism_transformer.model import Cache, PrismLM
 from prism_transformer.recipe import ModelConfig
+from prism_transformer.sampling import KVCache, generate
 from tests.conftest import small_config
 
 CONFIGS = [small_config(), small_config("2x1 4x1 8x1 12x2", queries_per_kv=2)]
@@ -51,6 +53,21 @@ def test_greedy_generation_equals_the_loop_without_a_cache() -> None:
         likeliest = model(expected)[:, -1, :300].argmax(-1, keepdim=True)
         expected = torch.cat((expected, likeliest), dim=1)
     assert torch.equal(generate(model, text, 12, temperature=0.0), expected)
+
+
+@pytest.mark.parametrize(
+    ("shape", "options"),
+    [
+        ((4,), {}),
+        ((2, 0), {}),
+        ((2, 4), {"n_new": -1}),
+        ((2, 4), {"temperature": -1.0}),
+        ((2, 4), {"top_k": 0}),
+    ],
+)
+def test_senseless_requests_are_refused(shape: tuple[int, ...], options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"shape|cannot sample"):
+        generate(PrismLM(small_config()), torch.zeros(shape), **({"n_new": 1} | options))
 
 
 def test_padding_rows_are_never_drawn() -> None:

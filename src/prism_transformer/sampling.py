@@ -65,6 +65,10 @@ def generate(
 
     Rows that only pad the embedding are never drawn.
     """
+    if tokens.dim() != 2 or not tokens.numel():
+        raise ValueError(f"tokens have shape {tuple(tokens.shape)}; a prompt is (B, T), T > 0")
+    if n_new < 0 or temperature < 0 or (top_k is not None and top_k < 1):
+        raise ValueError(f"cannot sample with {n_new=}, {temperature=}, {top_k=}")
     batch, length = tokens.shape
     weight = model.embedding.weight
     cache = KVCache(model.config, batch, length + n_new, device=weight.device, dtype=weight.dtype)

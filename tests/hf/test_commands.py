@@ -1,0 +1,122 @@
+"""``prism export`` and ``prism import`` as a user runs them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+
+from prism_transformer.hf import PrismForCausalLM
+from prism_transformer.model import PrismLM, fingerprint
+from prism_transformer.weights import load_model, save_model
+from tests.conftest import Prism, small_config
+from tests.hf.models import llama_twin, prism, tokens
+
+TEXT = "a head is a narrow view of the stream, and a stream is a wide view of the heads. " * 40
+
+
+@pytest.fixture
+def tokenizer_folder(tmp_path: Path) -> Path:
+    """A real byte-level BPE, trained on the spot."""
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=290, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet
+    )
+    bpe.train_from_iterator([TEXT], trainer)
+    folder = tmp_path / "tokenizer"
+    end = "<|endoftext|>"
+    PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token=end, bos_token=end).save_pretrained(
+        folder
+    )
+    return folder
+
+
+@pytest.fixture
+def llama_folder(tmp_path: Path, tokenizer_folder: Path) -> Path:
+    llama = llama_twin(prism(head_schedule="12x3"))
+    llama.save_pretrained(tmp_path / "llama")
+    AutoTokenizer.from_pretrained(tokenizer_folder).save_pretrained(tmp_path / "llama")
+    return tmp_path / "llama"
+
+
+def test_export_then_import(prism: Prism, tmp_path: Path, tokenizer_folder: Path) -> None:
+    model = PrismLM(small_config(), seed=2)
+    save_model(model, tmp_path / "native")
+    done = prism("export", "native", "hf", "--tokenizer", str(tokenizer_folder))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "wrote hf\n"
+    written = {path.name for path in (tmp_path / "hf").iterdir()}
+    assert {"README.md", "config.json", "generation_config.json", "model.safetensors"} <= written
+    words = AutoTokenizer.from_pretrained(tmp_path / "hf")
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "hf")
+    assert loaded.config.eos_token_id == words.eos_token_id == 0
+    out = loaded.generate(**words("a head", return_tensors="pt"), max_new_tokens=5, pad_token_id=0)
+    assert out.shape[1] <= 5 + len(words("a head")["input_ids"])
+
+    assert prism("import", "hf", "again").returncode == 0
+    assert fingerprint(load_model(tmp_path / "again")) == fingerprint(model)
+
+
+def test_export_of_a_recipe_is_its_initial_weights(prism: Prism, tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(
+        'base = "prism-small"\n[model]\nd_model = 96\nd_ff = 160\nvocab_size = 300\n', "utf-8"
+    )
+    assert prism("export", "mine.toml", "hf", "--seed", "5").returncode == 0
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "hf")
+    native = PrismLM(loaded.config.native, seed=5)
+    assert torch.equal(loaded.embedding.weight, native.embedding.weight)
+
+
+def test_import_of_a_llama(prism: Prism, tmp_path: Path, llama_folder: Path) -> None:
+    (tmp_path / "text.txt").write_text(TEXT, "utf-8")
+    done = prism(
+        "import", str(llama_folder), "out", "--schedule", "2x1 6x1 12x1", "--text", "text.txt"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "nats before" in done.stdout
+    assert "2 of 3 layers have another head count than Llama's 12: train" in done.stdout
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert isinstance(loaded, PrismForCausalLM)
+    assert loaded.config.head_schedule == "2x1 6x1 12x1"
+    assert AutoTokenizer.from_pretrained(tmp_path / "out").vocab_size > 250
+
+    same = prism("import", str(llama_folder), "same", "--schedule", "12x3", "--text", "text.txt")
+    line = next(line for line in same.stdout.splitlines() if "nats before" in line)
+    before, after = (word for word in line.split() if word[0].isdigit())
+    assert before == after
+    assert "the function is Llama's" in same.stdout
+    llama = AutoModelForCausalLM.from_pretrained(llama_folder)
+    kept = AutoModelForCausalLM.from_pretrained(tmp_path / "same")
+    torch.testing.assert_close(kept(tokens()).logits, llama(tokens()).logits)
+
+
+def test_bad_input_is_named(prism: Prism, tmp_path: Path, llama_folder: Path) -> None:
+    save_model(PrismLM(small_config()), tmp_path / "native")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "precious").touch()
+    (tmp_path / "empty.txt").touch()
+    llama = str(llama_folder)
+    for arguments, message in [
+        (["export", "native", "full"], "full: exists already"),
+        (["export", "nothing", "out"], "nothing: no such recipe"),
+        (["export", "full", "out"], "model.json: cannot be read"),
+        (["export", "native", "out", "--seed", "1"], "--seed is for recipes"),
+        (["export", "native", "out", "--tokenizer", "full"], "full: has no tokenizer"),
+        (["import", "full", "out"], "full: not a Hugging Face model"),
+        (["import", llama, "out"], "choose its heads per layer with --schedule"),
+        (["import", llama, "out", "--schedule", "5x3"], "layer 0: 5 heads do not divide"),
+        (["import", llama, "out", "--schedule", "12x4"], "4 layers but the model has 3"),
+        (["import", llama, "out", "--schedule", "12x3", "--text", "empty.txt"], "has 0 tokens"),
+        (["import", llama, "out", "--schedule", "12x3", "--text", "no.txt"], "no.txt: cannot"),
+    ]:
+        result = prism(*arguments)
+        assert result.returncode == 2, arguments
+        assert message in result.stderr, arguments
+        assert "Traceback" not in result.stderr
+        assert not (tmp_path / "out").exists()
+        assert not list(tmp_path.glob(".*partial*"))
