@@ -10,7 +10,7 @@ BIN := .venv/bin
 TORCH := $(shell grep '^torch==' constraints.txt)
 WORKERS := 2
 
-.PHONY: demo test test-all check format clean help
+.PHONY: demo test test-all test-slow check format clean help
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | expand -t 12
@@ -21,14 +21,18 @@ demo: .venv/installed  ## draw the paper's schedules, build its small pair, prov
 test: .venv/installed  ## the tests, under five minutes on two cores
 	$(BIN)/python -m pytest -n $(WORKERS)
 
-test-all: .venv/installed  ## the tests and the slow ones
-	$(BIN)/python -m pytest -n $(WORKERS) -m ''
+test-all: test test-slow  ## the tests and the slow ones
 
-check: .venv/installed  ## style, types, spelling
+test-slow: .venv/installed .venv/oldest/installed  ## what takes longer: compilers, the oldest transformers
+	$(BIN)/python -m pytest -n $(WORKERS) -m slow
+	.venv/oldest/bin/python -m pytest -n $(WORKERS) tests/hf
+
+check: .venv/installed  ## style, types, spelling, structure
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/codespell README.md CHANGELOG.md CONTRIBUTING.md docs src tests
+	$(BIN)/python -m pytest --quiet tests/test_structure.py
 
 format: .venv/installed  ## rewrite the style
 	$(BIN)/ruff format
@@ -46,4 +50,12 @@ clean:  ## remove everything that was built
 	@$(BIN)/pip install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) $(TORCH)
 	@echo "installing prism-transformer and its tools"
 	@$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+# The oldest transformers we support, over everything else of .venv.
+.venv/oldest/installed: .venv/installed
+	@echo "installing the oldest supported transformers"
+	@$(PYTHON) -m venv .venv/oldest
+	@$(BIN)/python -c 'import site; print(site.getsitepackages()[0])' > "$$(.venv/oldest/bin/python -c 'import site; print(site.getsitepackages()[0])')/newest.pth"
+	@.venv/oldest/bin/pip install --quiet transformers==5.14.0
 	@touch $@

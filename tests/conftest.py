@@ -35,7 +35,7 @@ def small_config(schedule: str = "2x1 3x1 6x1 12x2", **changes: Any) -> ModelCon
 
 @pytest.fixture
 def prism(tmp_path: Path) -> Prism:
-    """Run ``prism`` in an empty folder, plain: no terminal, 80 columns."""
+    """Run ``prism`` in an empty folder, plain: no terminal, 100 columns."""
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "prism_transformer", *arguments]

@@ -72,6 +72,11 @@ def test_show_writes_the_figure(prism: Prism, tmp_path: Path, ending: str) -> No
     assert (tmp_path / f"out.{ending}").stat().st_size > 5000
 
 
+def test_the_left_of_the_figure_can_be_chosen(prism: Prism, tmp_path: Path) -> None:
+    prism("schedule", "show", "small", "--against", "config-7", "--figure", "out.svg")
+    assert "4 phases: 2x2 4x2 8x2 12x6" in (tmp_path / "out.svg").read_text("utf-8")
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "expected"),
     [
@@ -127,6 +132,7 @@ def test_check_as_json_agrees_with_the_exit_code(prism: Prism) -> None:
         (["schedule", "design", "--d-model", "768"], "--layers"),
         (["schedule", "design", "--d-model", "768", "--layers", "12", "--h-base", "12",
           "--most", "0"], "most=0"),
+        (["show", "x" * 300], "no such recipe"),
         (["show", "prism-smal"], "did you mean 'prism-small'"),
         (["show", "prism-small", "optim.lrr=1"], "did you mean optim.lr?"),
         (["recipes", "nothing"], "no such recipe"),

@@ -9,7 +9,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from prism_transformer import cost
-from prism_transformer.model import PrismLM
+from prism_transformer.model import PrismLM, chunked_loss
 from prism_transformer.recipe import ModelConfig, OptimConfig, Recipe, TrainConfig
 from prism_transformer.recipe_file import load_recipe
 from prism_transformer.sampling import KVCache
@@ -78,7 +78,7 @@ def test_optimizer_and_gradients() -> None:
     config = small_config()
     model = PrismLM(config)
     optimizer = torch.optim.AdamW(model.parameters())
-    model.loss(torch.zeros(1, 8, dtype=torch.long), torch.zeros(1, 8, dtype=torch.long)).backward()
+    model(torch.zeros(1, 8, dtype=torch.long), torch.zeros(1, 8, dtype=torch.long)).backward()
     optimizer.step()
     moments = sum(
         state[name].nbytes
@@ -114,7 +114,7 @@ def saved_bytes(recipe: Recipe) -> tuple[int, int]:
         torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
         torch.autocast("cpu", torch.bfloat16, enabled=mixed),
     ):
-        model.loss(tokens, tokens)
+        model.hidden(model.embedding(tokens))
     sizes = {"casts": 0, "activations": 0}
     for tensor in kept.values():
         shape = tuple(tensor.shape)
@@ -132,6 +132,30 @@ def test_activations_are_what_autograd_saves(config: ModelConfig, precision: str
     activations, casts = saved_bytes(recipe)
     assert activations == cost.memory(recipe).activations
     assert casts == cost.memory(recipe).casts
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_loss_holds_two_gradients_or_two_casts(precision: str) -> None:
+    recipe = recipe_for(small_config(), precision=precision)
+    rows = recipe.train.micro_batch * recipe.model.seq_len
+    x = torch.randn(rows, recipe.model.d_model, requires_grad=True)
+    weight = torch.randn(recipe.model.vocab_rows, recipe.model.d_model, requires_grad=True)
+    held: list[torch.Tensor] = []
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        held.append(tensor)
+        return tensor
+
+    with (
+        torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+        torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"),
+    ):
+        loss = chunked_loss(x, weight, torch.zeros(rows, dtype=torch.long))
+    # In float32 the gradients are computed in the forward pass and kept on the graph's node.
+    node = getattr(loss.grad_fn, "__dict__", {})
+    held += [value for value in node.values() if isinstance(value, torch.Tensor)]
+    floats = [tensor.nbytes for tensor in held if tensor.is_floating_point()]
+    assert sum(floats) == cost.memory(recipe).loss
 
 
 def test_checkpointing_keeps_only_the_stream() -> None:

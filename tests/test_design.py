@@ -86,7 +86,7 @@ def test_enumeration_against_brute_force(
     lengths: tuple[int, int | None],
 ) -> None:
     assume(h_base in head_counts(d_model))
-    limits = Limits(None, start, *phases, *lengths, rules)
+    limits = Limits(start, *phases, *lengths, rules)
     found = list(enumerate_schedules(d_model, n_layers, h_base, limits))
     expected = set()
     for heads in product(head_counts(d_model), repeat=n_layers):
@@ -152,6 +152,22 @@ def test_designs_for_models_people_use(
         assert all(n % queries_per_kv == 0 for n in schedule.heads)
         assert all(f.ok for f in check_rules(schedule, d_model, h_base))
         assert len(proposal.reasons) == 4
+
+
+def test_tensor_parallelism_and_grouping_multiply() -> None:
+    for proposal in propose(4096, 32, 32, queries_per_kv=4, tensor_parallel=2):
+        assert all(n % 8 == 0 for n in proposal.schedule.heads)
+
+
+def test_a_start_that_flash_takes_comes_before_one_nearer_to_256() -> None:
+    """At d_model 1600, 5 heads are 320 wide and in octaves nearer to 256 than 8 heads of 200."""
+    starts = [proposal.schedule.heads[0] for proposal in propose(1600, 48, 25, most=400)]
+    assert starts[0] == 8
+    assert starts.index(10) < starts.index(5)
+
+
+def test_widths_with_very_many_divisors_are_designed_quickly() -> None:
+    assert len(propose(10080, 32, 5040)) == 5  # 71 head counts: all choices would take a minute
 
 
 @settings(deadline=None, max_examples=50)

@@ -29,6 +29,15 @@ def test_one_bar_a_layer_as_high_as_its_heads() -> None:
     assert [round(bar.get_height()) for bar in right.patches] == list(SMALL.heads)  # type: ignore[attr-defined]
 
 
+def test_colour_is_the_width_and_the_same_in_every_figure() -> None:
+    _, right = head_schedules(UNIFORM, SMALL, 768).axes
+    colours = [bar.get_facecolor() for bar in right.patches]
+    assert len(set(colours)) == 4
+    medium = presets()["medium"].schedule
+    _, other = head_schedules(HeadSchedule.uniform(16, 24), medium, 1024).axes
+    assert other.patches[0].get_facecolor() == colours[0]  # both 256 wide
+
+
 def test_svg_keeps_its_text_and_is_the_same_every_time(tmp_path: Path) -> None:
     for name in ("one", "two"):
         save(head_schedules(UNIFORM, SMALL, 768), tmp_path / f"{name}.svg")

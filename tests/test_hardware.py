@@ -19,7 +19,7 @@ from prism_transformer.schedule import HeadSchedule
         (192, 192, True, "flash tile"),
         (80, 96, False, "padded to flash tile 96"),
         (16, 32, False, "padded to flash tile 32"),
-        (100, None, False, "not a multiple of 8: no flash kernel"),
+        (100, 128, False, "no multiple of 8: copied and padded to flash tile 128"),
         (384, None, False, "beyond 256: no flash kernel"),
         (512, None, False, "beyond 256: no flash kernel"),
     ],
@@ -27,6 +27,12 @@ from prism_transformer.schedule import HeadSchedule
 def test_alignment(width: int, tile: int | None, native: bool, text: str) -> None:
     kind = Alignment(width)
     assert (kind.tile, kind.native, str(kind)) == (tile, native, text)
+
+
+def test_penalties_are_in_order() -> None:
+    penalties = [Alignment(width).penalty for width in (128, 96, 80, 100, 384)]
+    assert penalties == sorted(set(penalties))
+    assert penalties[-1] > sum(penalties[:-1])
 
 
 @given(st.integers(1, 4096))

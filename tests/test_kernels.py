@@ -21,6 +21,7 @@ def test_the_answer_is_torchs_own() -> None:
 def test_a_device_that_is_not_here_is_unknown() -> None:
     small = presets()["small"].schedule
     assert layer_backends(small, 768, "cuda", "bfloat16") == (UNKNOWN,) * 12
+    assert layer_backends(small, 768, "meta") == (UNKNOWN,) * 12
 
 
 @pytest.mark.parametrize(

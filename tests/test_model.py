@@ -12,6 +12,7 @@ from prism_transformer import model as model_module
 from prism_transformer.design import presets
 from prism_transformer.model import PrismLM, fingerprint
 from prism_transformer.recipe_file import load_recipe
+from prism_transformer.sampling import KVCache
 from tests.conftest import small_config
 
 PAPER_PARAMETERS = {"small": 123_587_328, "medium": 353_944_576, "large": 756_819_456}
@@ -132,21 +133,31 @@ def test_no_position_sees_the_future() -> None:
     assert not torch.allclose(before[:, 20], after[:, 20])
 
 
+def large_weights(model: PrismLM) -> PrismLM:
+    """Weights at which attention is far from even, so that positions matter."""
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.dim() == 2:
+                weight.mul_(8.0)
+    return model
+
+
 @torch.no_grad()
-def test_positions_per_sequence_equal_shared_positions() -> None:
-    model = PrismLM(small_config())
-    shared = torch.arange(32)
-    torch.testing.assert_close(
-        model(tokens(), positions=shared), model(tokens(), positions=shared.expand(2, -1))
-    )
+def test_each_sequence_may_have_positions_of_its_own() -> None:
+    model = large_weights(PrismLM(small_config()))
+    near, gapped = torch.arange(32), torch.arange(32) * 3
+    together = model(tokens(), positions=torch.stack((near, gapped)))
+    alone = [model(tokens()[[row]], positions=p) for row, p in enumerate((near, gapped))]
+    torch.testing.assert_close(together, torch.cat(alone), rtol=1e-5, atol=1e-4)
+    assert not torch.allclose(together[1:], model(tokens()[[1]], positions=near))
 
 
 def test_loss_equals_cross_entropy_of_all_logits_with_gradients() -> None:
-    text = tokens(length=33)
+    text = tokens(length=64, batch=20)  # more than two chunks of 512
     targets = text[:, 1:].clone()
     targets[0, :5] = -100
     chunked, plain = PrismLM(small_config()), PrismLM(small_config())
-    ours = chunked.loss(text[:, :-1], targets)
+    ours = chunked(text[:, :-1], targets)
     theirs = F.cross_entropy(plain(text[:, :-1]).flatten(0, 1), targets.flatten())
     torch.testing.assert_close(ours, theirs)
     ours.backward()
@@ -157,13 +168,13 @@ def test_loss_equals_cross_entropy_of_all_logits_with_gradients() -> None:
 
 def test_loss_refuses_targets_of_another_shape() -> None:
     with pytest.raises(ValueError, match="tokens"):
-        PrismLM(small_config()).loss(tokens(length=4), tokens(length=5))
+        PrismLM(small_config())(tokens(length=4), tokens(length=5))
 
 
 def test_initial_loss_is_that_of_guessing() -> None:
     model = PrismLM(small_config())
     text = tokens(length=65, batch=8)
-    assert model.loss(text[:, :-1], text[:, 1:]).item() == pytest.approx(math.log(384), abs=0.1)
+    assert model(text[:, :-1], text[:, 1:]).item() == pytest.approx(math.log(384), abs=0.1)
 
 
 def test_activation_checkpointing_changes_no_gradient() -> None:
@@ -171,7 +182,7 @@ def test_activation_checkpointing_changes_no_gradient() -> None:
     plain, frugal = PrismLM(small_config()), PrismLM(small_config())
     frugal.activation_checkpointing = True
     for model in (plain, frugal):
-        model.loss(text[:, :-1], text[:, 1:]).backward()
+        model(text[:, :-1], text[:, 1:]).backward()
     for one, other in zip(plain.parameters(), frugal.parameters(), strict=True):
         assert one.grad is not None
         assert other.grad is not None
@@ -202,14 +213,33 @@ def test_bfloat16_follows_float32() -> None:
     assert difference / exact(text).abs().max() < 0.03
 
 
-def test_autocast_trains_in_bfloat16() -> None:
-    model = PrismLM(small_config())
-    text = tokens(length=33)
-    with torch.autocast("cpu", torch.bfloat16):
-        loss = model.loss(text[:, :-1], text[:, 1:])
+def test_autocast_loss_is_a_float32_mean_with_bfloat16_gradients() -> None:
+    exact, mixed = (large_weights(PrismLM(small_config())) for _ in range(2))
+    text = tokens(length=65, batch=8)
+    loss = exact(text[:, :-1], text[:, 1:])
     loss.backward()
-    exact = model.loss(text[:, :-1], text[:, 1:])
-    assert loss.item() == pytest.approx(exact.item(), abs=0.02)
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = mixed(text[:, :-1], text[:, 1:])
+    rounded.backward()
+    assert rounded.dtype == torch.float32
+    assert rounded.item() == pytest.approx(loss.item(), rel=0.01)
+    assert rounded.item() != rounded.bfloat16().item()  # it has digits that bfloat16 has not
+    for one, other in zip(exact.parameters(), mixed.parameters(), strict=True):
+        assert one.grad is not None
+        assert other.grad is not None
+        cosine = F.cosine_similarity(one.grad.flatten(), other.grad.flatten(), dim=0)
+        assert cosine > 0.97
+
+
+@torch.no_grad()
+def test_checkpointing_does_not_lose_a_cache() -> None:
+    model = large_weights(PrismLM(small_config()))
+    expected = model(tokens())
+    model.activation_checkpointing = True
+    cache = KVCache(model.config, 2, 32)
+    first = model(tokens()[:, :20], cache=cache)
+    second = model(tokens()[:, 20:], positions=torch.arange(20, 32), cache=cache)
+    torch.testing.assert_close(torch.cat((first, second), 1), expected, rtol=1e-4, atol=1e-4)
 
 
 def compiled_logits(backend: str) -> tuple[Tensor, Tensor]:

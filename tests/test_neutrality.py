@@ -17,6 +17,7 @@ def test_schedules_differ_in_logits_alone() -> None:
         assert one.backward_flops == measured[0].backward_flops
         assert one.kv_bytes == measured[0].kv_bytes
         assert not torch.equal(one.logits, measured[0].logits)
+    assert measured[0].kv_bytes == 2 * 5 * 32 * 96 * 4
 
 
 def test_the_attention_term_is_counted_and_grows_with_the_square_of_the_length() -> None:

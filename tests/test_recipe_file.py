@@ -149,7 +149,7 @@ def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_not_called_missing(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match="is no file"):
+    with pytest.raises(RecipeError, match="is a folder"):
         load_recipe(tmp_path)
 
 

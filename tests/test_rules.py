@@ -60,6 +60,8 @@ def test_base_defaults_to_the_largest_count_so_that_a_reversed_schedule_does_not
 def test_what_no_model_can_have_is_an_error_not_a_finding() -> None:
     with pytest.raises(ScheduleError, match="odd"):
         check_rules(HeadSchedule.parse("256x2"), 768)
+    with pytest.raises(ScheduleError, match=r"layer 1.*odd"):
+        check_rules(HeadSchedule.parse("5x1 256x1"), 768)
     with pytest.raises(ScheduleError, match="d_model=-4"):
         check_rules(HeadSchedule.parse("2x2"), -4)
     with pytest.raises(ScheduleError, match="h_base=0"):

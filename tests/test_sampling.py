@@ -10,6 +10,7 @@ from prism_transformer.model import Cache, PrismLM
 from prism_transformer.recipe import ModelConfig
 from prism_transformer.sampling import KVCache, generate
 from tests.conftest import small_config
+from tests.test_model import large_weights
 
 CONFIGS = [small_config(), small_config("2x1 4x1 8x1 12x2", queries_per_kv=2)]
 
@@ -46,7 +47,7 @@ def test_a_full_cache_says_so() -> None:
 
 @torch.no_grad()
 def test_greedy_generation_equals_the_loop_without_a_cache() -> None:
-    model = PrismLM(small_config(), seed=5)
+    model = large_weights(PrismLM(small_config(), seed=5))
     text = prompt(6)
     expected = text
     for _ in range(12):
@@ -76,6 +77,21 @@ def test_padding_rows_are_never_drawn() -> None:
         model.embedding.weight[130:] *= 50  # make them loud
     drawn = generate(model, prompt(4) % 130, 60, temperature=1.5)
     assert drawn.max() < 130
+
+
+@pytest.mark.parametrize(("temperature", "top_k"), [(1.0, None), (0.5, None), (2.0, 7)])
+def test_samples_follow_the_softmax(temperature: float, top_k: int | None) -> None:
+    model = large_weights(PrismLM(small_config("12x1", vocab_size=20), seed=5))
+    with torch.no_grad():
+        model.embedding.weight.mul_(0.15)  # an even enough distribution to count
+        text = (prompt(6)[:1] % 20).expand(20_000, -1)
+        logits = model(text[:1])[0, -1, :20] / temperature
+        if top_k is not None:
+            logits[logits < logits.topk(top_k).values[-1]] = -torch.inf
+    drawn = generate(model, text, 1, temperature=temperature, top_k=top_k)[:, -1]
+    share = drawn.bincount(minlength=20) / len(drawn)
+    assert (share - logits.softmax(-1)).abs().max() < 0.02
+    assert share.max() < 0.9
 
 
 def test_sampling_is_a_function_of_the_seed_and_top_k_one_is_greedy() -> None:

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from prism_transformer import cost
 from prism_transformer.describe import recipe_facts, schedule_facts
-from prism_transformer.design import presets
+from prism_transformer.design import presets, shuffle
 from prism_transformer.recipe_file import load_recipe
 from prism_transformer.schedule import HeadSchedule
 from prism_transformer.terminal import (
@@ -69,6 +70,8 @@ def test_schedule_page_names_everything() -> None:
         "math",
         "layers 0-1",
         "reversed    12x6 8x2 4x2 2x2",
+        f"shuffled    {shuffle(preset.schedule, 0)}   (seed 0)",
+        "bracketing  4x12, 6x12, 8x12, 12x12",
     ):
         assert expected in page
 
@@ -76,15 +79,23 @@ def test_schedule_page_names_everything() -> None:
 @pytest.mark.parametrize(
     ("scale", "time"),
     [
-        ("small", "0.28 h at the paper's 2,875,000 tokens/s (31% utilisation); it prints 0.31 h"),
-        ("medium", "2.84 h at the paper's 1,025,000 tokens/s"),
-        ("large", "8.88 h at the paper's 656,000 tokens/s"),
+        (
+            "small",
+            "0.28 h at the paper's 2,875,000 tokens/s (31% utilisation); it prints 0.31 h, 11%",
+        ),
+        (
+            "medium",
+            "2.84 h at the paper's 1,025,000 tokens/s (31% utilisation); it prints 3.03 h, 7%",
+        ),
+        ("large", "8.88 h at the paper's 656,000 tokens/s (41% utilisation); it prints 9.09 h, 2%"),
     ],
 )
 def test_expected_hours_stand_beside_the_printed_ones(scale: str, time: str) -> None:
     comments = recipe_comments(recipe_facts(load_recipe(f"prism-{scale}")))
     assert time in comments
     assert all(line.startswith("# ") for line in comments.splitlines())
+    memory = cost.memory(load_recipe(f"prism-{scale}"))
+    assert f"{memory.total / 1024**3:.2f} GiB a device" in comments
 
 
 @pytest.mark.parametrize(
@@ -99,7 +110,9 @@ def test_expected_hours_stand_beside_the_printed_ones(scale: str, time: str) -> 
 )
 def test_another_run_than_the_papers_has_no_paper_time(change: str) -> None:
     recipe = load_recipe("prism-small", change)
-    assert "not one of the paper's runs" in recipe_comments(recipe_facts(recipe))
+    comments = recipe_comments(recipe_facts(recipe))
+    assert "at 40% utilisation" in comments
+    assert "the paper's" not in comments.splitlines()[-1]
     same = recipe_comments(recipe_facts(load_recipe("prism-small", "train.seed=7")))
     assert "0.28 h at the paper's" in same
 

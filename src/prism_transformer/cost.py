@@ -97,28 +97,34 @@ class Memory:
     optimizer: int
     casts: int
     activations: int
+    loss: int
 
     @property
     def total(self) -> int:
         """All of them; kernels need scratch memory on top."""
-        return self.weights + self.gradients + self.optimizer + self.casts + self.activations
+        held = self.weights + self.gradients + self.optimizer
+        return held + self.casts + self.activations + self.loss
 
 
 def memory(recipe: Recipe) -> Memory:
     """One device's training memory: float32 weights, gradients and both AdamW moments."""
     counts = parameters(recipe.model)
-    mixed = recipe.train.precision == "bf16"
+    config, train = recipe.model, recipe.train
+    mixed = train.precision == "bf16"
+    # The chunked loss holds the gradients of its two inputs, or in bfloat16 their casts.
+    loss_rows = train.micro_batch * config.seq_len + config.vocab_rows
     return Memory(
         weights=FLOAT32_BYTES * counts.total,
         gradients=FLOAT32_BYTES * counts.total,
         optimizer=2 * FLOAT32_BYTES * counts.total,
         casts=MATMUL_BYTES["bf16"] * (counts.attention + counts.mlp) if mixed else 0,
         activations=activation_bytes(recipe),
+        loss=MATMUL_BYTES[train.precision] * config.d_model * loss_rows,
     )
 
 
 def activation_bytes(recipe: Recipe) -> int:
-    """What one pass saves for the backward, without the rotary tables.
+    """What one pass through the layers saves for the backward, without the rotary tables.
 
     Exact for unfused norms; where torch fuses them it saves two d_model per layer less.
     """

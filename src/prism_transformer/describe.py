@@ -96,6 +96,9 @@ def recipe_facts(recipe: Recipe) -> Facts:
             for finding in check_rules(config.schedule, config.d_model, config.h_base)
             if not finding.ok
         ],
+        "hours_at_40_percent": cost.hours(
+            tokens, cost.token_rate(per_token, DEVICES * H100_PEAK_FLOPS, 0.4)
+        ),
         "paper": _paper_facts(recipe, tokens, per_token),
     }
 

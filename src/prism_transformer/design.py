@@ -16,9 +16,10 @@ from prism_transformer.hardware import FLASH_LIMIT, Alignment, degrees
 from prism_transformer.rules import MIN_PHASE_LAYERS, check_rules
 from prism_transformer.schedule import HeadSchedule, ScheduleError, head_counts
 
-# The first-layer head width the paper keeps at every scale (its Appendix B); also the widest head
-# that flash attention takes.
-START_WIDTH = FLASH_LIMIT
+# The first-layer head width the paper keeps at every scale (its Appendix B).
+START_WIDTH = 256
+
+MOST_COUNTS = 16  # head counts below the base that a proposal may choose from
 
 
 # -- presets -------------------------------------------------------------------------------------
@@ -108,7 +109,6 @@ RULES = frozenset({"monotonicity", "convergence", "smoothness", "preservation"})
 class Limits:
     """What to enumerate. Divisibility always holds; ``rules`` names the others to keep."""
 
-    counts: tuple[int, ...] | None = None  # head counts to draw from; None: all that fit
     start: tuple[int, ...] | None = None  # head counts allowed in the first layer
     min_phases: int = 1
     max_phases: int | None = None
@@ -135,17 +135,15 @@ def _check_base(d_model: int, n_layers: int, h_base: int) -> None:
 def enumerate_schedules(
     d_model: int, n_layers: int, h_base: int, limits: Limits | None = None
 ) -> Iterator[HeadSchedule]:
-    """Every schedule within the limits, lazily, each once, fewest heads first."""
+    """Every schedule within the limits, lazily, each once, in a fixed order."""
     _check_base(d_model, n_layers, h_base)
     if n_layers > MAX_ENUMERATED_LAYERS:
         raise InputError(f"{n_layers} layers; at most {MAX_ENUMERATED_LAYERS} are enumerated")
     limits = limits or Limits()
-    counts = set(head_counts(d_model))
-    if limits.counts is not None:
-        counts &= set(limits.counts)
+    counts = head_counts(d_model)
     if {"monotonicity", "convergence"} <= limits.rules:
-        counts = {n for n in counts if n <= h_base}
-    for heads in _Growth(n_layers, h_base, sorted(counts), limits).grow():
+        counts = tuple(n for n in counts if n <= h_base)
+    for heads in _Growth(n_layers, h_base, counts, limits).grow():
         schedule = HeadSchedule(heads)
         findings = check_rules(schedule, d_model, h_base)
         if all(finding.ok for finding in findings if finding.rule in limits.rules):
@@ -158,7 +156,7 @@ class _Growth:
 
     n_layers: int
     h_base: int
-    counts: list[int]
+    counts: tuple[int, ...]
     limits: Limits
 
     def grow(self, heads: tuple[int, ...] = (), n_phases: int = 0) -> Iterator[tuple[int, ...]]:
@@ -218,8 +216,9 @@ def propose(
 ) -> list[Proposal]:
     """The most promising schedules for a model shape, best first, by the paper's own criteria.
 
-    In order: the first layer's head width near 256, no step above a doubling, early widths that
-    sit well on kernels, a ramp as long as the paper's. No loss was measured for this ranking.
+    In order: a first layer that flash attention takes, its head width near 256, no step above a
+    doubling, early widths that sit well on kernels, a ramp as long as the paper's. No loss was
+    measured for this ranking.
     """
     _check_base(d_model, n_layers, h_base)
     if most < 1:
@@ -259,8 +258,16 @@ def _admitted_counts(
 def _ladders(counts: list[int]) -> Iterator[tuple[int, ...]]:
     """Every rising choice of head counts that ends at the base count, up to five phases."""
     *early, base = counts
+    if len(early) > MOST_COUNTS:  # a width with very many divisors: keep those that sit well
+        early = sorted(sorted(early, key=lambda n: _misfit(base, n))[:MOST_COUNTS])
     steps = chain.from_iterable(combinations(early, n) for n in range(1, 5))
     return ((*step, base) for step in steps)
+
+
+def _misfit(base: int, count: int) -> float:
+    """How far a count is from a power-of-two share of the base, in octaves."""
+    octaves = log2(base / count)
+    return abs(octaves - round(octaves))
 
 
 def _staircase(ladder: tuple[int, ...], ramp: int, n_layers: int) -> HeadSchedule | None:

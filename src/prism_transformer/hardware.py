@@ -12,7 +12,7 @@ from prism_transformer.rules import Finding
 from prism_transformer.schedule import HeadSchedule
 
 # Head widths for which flash attention has a kernel of its own; another width is padded up to the
-# next one. Beyond the last there is no flash kernel at all.
+# next one, and first copied if it is no multiple of 8. Beyond the last there is no flash kernel.
 FLASH_TILES = (32, 64, 96, 128, 192, 256)
 FLASH_LIMIT = FLASH_TILES[-1]
 FLASH_MULTIPLE = 8
@@ -20,7 +20,7 @@ FLASH_MULTIPLE = 8
 
 @dataclass(frozen=True)
 class Alignment:
-    """How one head width sits on the hardware."""
+    """How one head width sits on CUDA's attention kernels."""
 
     width: int
 
@@ -31,10 +31,8 @@ class Alignment:
 
     @property
     def tile(self) -> int | None:
-        """The flash tile it runs on, itself when native; None where flash refuses the width."""
-        if self.width > FLASH_LIMIT or self.width % FLASH_MULTIPLE:
-            return None
-        return next(tile for tile in FLASH_TILES if tile >= self.width)
+        """The flash tile it runs on, itself when native; None beyond the widest."""
+        return next((tile for tile in FLASH_TILES if tile >= self.width), None)
 
     @property
     def native(self) -> bool:
@@ -43,18 +41,20 @@ class Alignment:
 
     @property
     def penalty(self) -> int:
-        """0 for a native power of two, then other native, padded and, far worse, off flash."""
+        """0 for a native power of two, then other native, padded, copied; far worse off flash."""
         if self.tile is None:
             return 10
+        if self.width % FLASH_MULTIPLE:
+            return 3
         if not self.native:
             return 2
         return 0 if self.power_of_two else 1
 
     def __str__(self) -> str:
-        if self.width > FLASH_LIMIT:
-            return f"beyond {FLASH_LIMIT}: no flash kernel"
         if self.tile is None:
-            return f"not a multiple of {FLASH_MULTIPLE}: no flash kernel"
+            return f"beyond {FLASH_LIMIT}: no flash kernel"
+        if self.width % FLASH_MULTIPLE:
+            return f"no multiple of {FLASH_MULTIPLE}: copied and padded to flash tile {self.tile}"
         if not self.native:
             return f"padded to flash tile {self.tile}"
         return "power of two, flash tile" if self.power_of_two else "flash tile"
@@ -72,25 +72,25 @@ def degrees(schedule: HeadSchedule) -> tuple[int, ...]:
 
 def check_hardware(schedule: HeadSchedule, d_model: int) -> list[Finding]:
     """Advice on kernels and sharding; the paper's own schedules do not satisfy all of it."""
-    kinds = [Alignment(width) for width in schedule.head_dims(d_model)]
-    off_flash = [layer for layer, kind in enumerate(kinds) if kind.tile is None]
-    padded = [layer for layer, kind in enumerate(kinds) if kind.tile and not kind.native]
-    odd = [layer for layer, kind in enumerate(kinds) if not kind.power_of_two]
+    layers = [Alignment(width) for width in schedule.head_dims(d_model)]
+    off_flash = [index for index, layer in enumerate(layers) if layer.tile is None]
+    padded = [index for index, layer in enumerate(layers) if layer.tile and not layer.native]
+    uneven = [index for index, layer in enumerate(layers) if not layer.power_of_two]
     return [
-        _widths("flash", kinds, off_flash, "no flash kernel", "flash takes every width"),
-        _widths("tile", kinds, padded, "padded to the next flash tile", "no width is padded"),
-        _widths("power-of-two", kinds, odd, "not a power of two", "every width is a power of two"),
+        _widths("flash", layers, off_flash, "no flash kernel", "flash takes every width"),
+        _widths("tile", layers, padded, "padded to the next flash tile", "no width is padded"),
+        _widths("power-of-two", layers, uneven, "not a power of two", "all are powers of two"),
         _sharding(schedule),
     ]
 
 
 def _widths(
-    rule: str, kinds: list[Alignment], layers: list[int], problem: str, praise: str
+    rule: str, layers: list[Alignment], concerned: list[int], problem: str, praise: str
 ) -> Finding:
-    widths = sorted({kinds[layer].width for layer in layers}, reverse=True)
+    widths = sorted({layers[index].width for index in concerned}, reverse=True)
     noun = "width" if len(widths) == 1 else "widths"
-    reason = f"{noun} {', '.join(map(str, widths))}: {problem}" if layers else praise
-    return Finding(rule, "hardware", not layers, reason, tuple(layers))
+    reason = f"{noun} {', '.join(map(str, widths))}: {problem}" if concerned else praise
+    return Finding(rule, "hardware", not concerned, reason, tuple(concerned))
 
 
 def _sharding(schedule: HeadSchedule) -> Finding:

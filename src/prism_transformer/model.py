@@ -21,15 +21,21 @@ from torch.utils.checkpoint import checkpoint
 
 from prism_transformer.recipe import ModelConfig
 
+IGNORED = -100  # a target that does not count, as torch has it
+
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 Remember = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class Cache(Protocol):
-    """Keys and values of earlier positions: ours in ``sampling.py``, or any of Hugging Face's."""
+    """Keys and values of earlier positions: ours in ``sampling.py``, or one of Hugging Face's."""
 
     def update(self, k: Tensor, v: Tensor, layer: int, /) -> tuple[Tensor, Tensor]:
-        """Append k and v, each (B, G, T, K), and return the layer's whole (B, G, S, K)."""
+        """Append k and v, each (B, G, T, K), and return the layer's whole (B, G, S, K).
+
+        ``causal_attention`` takes the last of S for the newest position; a cache that returns
+        slots it has not filled yet needs an ``attend`` that masks them.
+        """
 
 
 def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -48,15 +54,21 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     )
 
 
-def rotary_frequencies(head_dim: int, rope_base: float, period: int | None = None) -> Tensor:
+def rotary_frequencies(
+    head_dim: int,
+    rope_base: float,
+    period: int | None = None,
+    device: torch.device | None = None,
+) -> Tensor:
     """Radians per position of each channel pair: (K / 2,).
 
     ``period`` repeats the frequencies of a head that wide, so that a wider head turns no pair at
     a speed the narrow one does not have.
     """
     width = period or head_dim
-    frequencies = 1.0 / rope_base ** (torch.arange(0, width, 2, dtype=torch.float32) / width)
-    return frequencies[torch.arange(head_dim // 2) % len(frequencies)]
+    pairs = torch.arange(0, width, 2, dtype=torch.float32, device=device)
+    frequencies = 1.0 / rope_base ** (pairs / width)
+    return frequencies[torch.arange(head_dim // 2, device=device) % len(frequencies)]
 
 
 def rotary_table(positions: Tensor, frequencies: Tensor) -> Tensor:
@@ -64,7 +76,7 @@ def rotary_table(positions: Tensor, frequencies: Tensor) -> Tensor:
 
     bfloat16 frequencies would be off by whole radians at position 1000; cast the table instead.
     """
-    angles = positions[..., None].float() * frequencies.to(positions.device)
+    angles = positions[..., None].float() * frequencies
     return torch.stack((angles.cos(), angles.sin()))
 
 
@@ -180,30 +192,29 @@ class PrismLM(nn.Module):
     def forward(
         self,
         tokens: Tensor,
+        targets: Tensor | None = None,
         *,
         positions: Tensor | None = None,
         attend: Attend = causal_attention,
         cache: Cache | None = None,
     ) -> Tensor:
-        """Logits (B, T, V) of the token after each of ``tokens`` (B, T).
+        """Logits (B, T, V) of the token after each of ``tokens`` (B, T); with ``targets`` the loss.
 
+        The loss is the mean cross entropy in nats over targets other than -100; it comes out of
+        the model itself, so that whatever wraps the model sees training pass through.
         ``positions`` is (T,), or (B, T) where sequences start apart; left out it counts from 0, so
         a call with a filled cache must give it.
         """
         x = self.hidden(self.embedding(tokens), positions=positions, attend=attend, cache=cache)
-        return F.linear(x, self.embedding.weight)
-
-    def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Mean cross entropy in nats, without ever holding all logits; target -100 is skipped."""
+        if targets is None:
+            return self.logits(x)
         if tokens.shape != targets.shape:
             raise ValueError(f"tokens {tuple(tokens.shape)} and targets {tuple(targets.shape)}")
-        x = self.hidden(self.embedding(tokens))
-        return F.linear_cross_entropy(
-            x.flatten(0, 1),
-            self.embedding.weight,
-            targets.flatten(),
-            options=_loss_options(x.device),
-        )
+        return chunked_loss(x.flatten(0, 1), self.embedding.weight, targets.flatten())
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Scores of every token (..., V) from the last hidden states (..., D)."""
+        return F.linear(x, self.embedding.weight)
 
     def hidden(
         self,
@@ -219,7 +230,7 @@ class PrismLM(nn.Module):
         tables = self.rotary_tables(positions)
         for index, layer in enumerate(self.layers):
             table = tables[self.head_dims[index]]
-            if self.activation_checkpointing and self.training:
+            if self.activation_checkpointing and self.training and cache is None:
                 x = checkpoint(layer, x, table, attend, use_reentrant=False)
             else:
                 x = layer(x, table, attend, remember_in(cache, index))
@@ -229,10 +240,11 @@ class PrismLM(nn.Module):
         """One table per distinct head width, shared by the layers of that width."""
         config = self.config
         period = config.d_model // config.h_base if config.rope_frequencies == "tiled" else None
-        return rotary_tables(
-            positions,
-            {w: rotary_frequencies(w, config.rope_base, period) for w in set(self.head_dims)},
-        )
+        frequencies = {
+            width: rotary_frequencies(width, config.rope_base, period, positions.device)
+            for width in set(self.head_dims)
+        }
+        return rotary_tables(positions, frequencies)
 
     @torch.no_grad()
     def init_weights(self, seed: int) -> None:
@@ -270,9 +282,24 @@ def remember_in(cache: Cache | None, layer: int) -> Remember | None:
     return None if cache is None else lambda k, v: cache.update(k, v, layer)
 
 
-def _loss_options(device: torch.device) -> LinearCrossEntropyOptions:
+def chunked_loss(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+    """Mean cross entropy of targets (N,) under hidden states x (N, D), never holding all logits."""
+    device = x.device.type
+    if torch.is_autocast_enabled(device):  # autocast does not know this function
+        dtype = torch.get_autocast_dtype(device)
+        x, weight = x.to(dtype), weight.to(dtype)
+    options = _loss_options(device)
+    if x.dtype in (torch.float32, torch.float64):
+        return F.linear_cross_entropy(x, weight, targets, options=options)
+    # A mean of bfloat16 losses is rounded to 1/64 near 3, more than the effect we measure: take
+    # the mean in float32.
+    losses = F.linear_cross_entropy(x, weight, targets, reduction="none", options=options)
+    return losses.float().sum() / (targets != IGNORED).sum()
+
+
+def _loss_options(device: str) -> LinearCrossEntropyOptions:
     """Chunks of the vocabulary product; torch's automatic choice is four times slower on a CPU."""
-    if device.type == "cpu":
+    if device == "cpu":
         return LinearCrossEntropyOptions(
             batch_chunk_size=512, chunking_method=None, acc_policy="compact"
         )

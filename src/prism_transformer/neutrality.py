@@ -56,11 +56,14 @@ def measure(config: ModelConfig, seq_len: int, seed: int = 0) -> Measurement:
         logits = model(tokens)
     with FlopCounterMode(display=False, custom_mapping=ATTENTION_FORMULAS) as backward:
         logits.backward(torch.ones_like(logits))
+    cache = KVCache(config, 1, seq_len)
+    with torch.no_grad():
+        model(tokens, cache=cache)
     return Measurement(
         n_params=sum(weight.numel() for weight in model.parameters()),
         weights=fingerprint(model),
         forward_flops=forward.get_total_flops(),
         backward_flops=backward.get_total_flops(),
-        kv_bytes=KVCache(config, 1, seq_len).n_bytes,
+        kv_bytes=cache.n_bytes,
         logits=logits.detach(),
     )

@@ -42,7 +42,7 @@ def packaged_recipes() -> dict[str, Path]:
 def find_recipe(source: str | Path, beside: Path | None = None) -> Path:
     """The file of a recipe given by path (relative to ``beside``) or by packaged name."""
     path = Path(source) if beside is None else beside / source
-    if path.is_file():
+    if _is_file(path):
         return path
     packaged = packaged_recipes()
     name = Path(source).as_posix().removesuffix(".toml")
@@ -50,9 +50,17 @@ def find_recipe(source: str | Path, beside: Path | None = None) -> Path:
         return packaged[name]
     close = get_close_matches(name, packaged, n=1)
     hint = f"did you mean {close[0]!r}?" if close else "`prism recipes` lists those that ship"
-    if path.exists():
-        raise RecipeError(f"{source}: is no file that a recipe could be in; {hint}")
-    raise RecipeError(f"{source}: no such recipe file, and no packaged recipe of that name; {hint}")
+    shown = str(source) if len(str(source)) <= 80 else f"{str(source)[:77]}..."
+    if len(shown) == len(str(source)) and path.is_dir():
+        raise RecipeError(f"{source}: is a folder, not a recipe file; {hint}")
+    raise RecipeError(f"{shown}: no such recipe file, and no packaged recipe of that name; {hint}")
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name too long for any file
+        return False
 
 
 def load_recipe(source: str | Path, overrides: str | Sequence[str] = ()) -> Recipe:

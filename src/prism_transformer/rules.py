@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from prism_transformer.schedule import HeadSchedule, ScheduleError, check_width
+from prism_transformer.schedule import HeadSchedule, ScheduleError, check_d_model, head_dim
 
 Kind = Literal["constraint", "guideline", "hardware"]
 
@@ -36,7 +36,10 @@ def check_rules(schedule: HeadSchedule, d_model: int, h_base: int | None = None)
 
     ``h_base`` is the head count of the uniform twin; left out, the schedule's largest count.
     """
-    check_width(d_model)
+    check_d_model(d_model)
+    for layer, n_heads in enumerate(schedule.heads):
+        if d_model % n_heads == 0:
+            head_dim(n_heads, layer, d_model)  # an odd width breaks no rule, but is no model either
     base = max(schedule.heads) if h_base is None else h_base
     if base < 1:
         raise ScheduleError(f"h_base={base}; the uniform twin needs at least 1 head")
@@ -56,7 +59,6 @@ def _divisibility(schedule: HeadSchedule, d_model: int) -> Finding:
         reason = f"{counts} heads cannot split d_model={d_model} evenly"
     else:
         reason = f"every head count divides d_model={d_model}"
-        schedule.head_dims(d_model)  # an odd width is no rule of the paper, but no model either
     return Finding("divisibility", "constraint", not wrong, reason, wrong)
 
 

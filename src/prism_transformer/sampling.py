@@ -42,7 +42,7 @@ class KVCache:
         """Store k and v behind what the layer has, and return all of it as views."""
         start = self.filled[layer]
         stop = start + k.shape[-2]
-        keys, values = self.layers[layer]
+        keys, values = self.layers[layer][0], self.layers[layer][1]
         if stop > keys.shape[-2]:
             raise IndexError(f"position {stop - 1} is beyond the cache's {keys.shape[-2]}")
         keys[..., start:stop, :] = k
@@ -77,7 +77,8 @@ def generate(
     for _ in range(n_new):
         start = cache.filled[0]
         positions = torch.arange(start, start + new.shape[1], device=tokens.device)
-        logits = model(new, positions=positions, cache=cache)[:, -1, : model.config.vocab_size]
+        x = model.hidden(model.embedding(new), positions=positions, cache=cache)
+        logits = model.logits(x[:, -1])[:, : model.config.vocab_size]
         new = _sample(logits, temperature, top_k, draw)
         tokens = torch.cat((tokens, new), dim=1)
     return tokens

@@ -18,7 +18,7 @@ from prism_transformer.errors import InputError
 # Beyond these a number is a typo, and expanding it would only waste memory.
 MAX_LAYERS = 1024
 MAX_HEADS = 65_536
-MAX_WIDTH = 1_048_576
+MAX_D_MODEL = 1_048_576
 
 NOTATION = "write heads x layers, as in '3x2 6x2 8x2 12x6', or one count per layer, as in '3,3,6,6'"
 
@@ -96,7 +96,7 @@ class HeadSchedule:
 
     def head_dims(self, d_model: int) -> tuple[int, ...]:
         """Width of one head in each layer; refuses a layer that cannot split ``d_model``."""
-        return tuple(_head_dim(n, layer, d_model) for layer, n in enumerate(self.heads))
+        return tuple(head_dim(n, layer, d_model) for layer, n in enumerate(self.heads))
 
     def expect_layers(self, n_layers: int) -> None:
         """Refuse a model of another depth."""
@@ -109,14 +109,15 @@ class HeadSchedule:
 
 def head_counts(d_model: int) -> tuple[int, ...]:
     """Every head count a layer of this width may have, ascending: the head width is even."""
-    check_width(d_model)
+    check_d_model(d_model)
     small = [n for n in range(1, int(d_model**0.5) + 1) if d_model % n == 0]
     divisors = sorted({*small, *(d_model // n for n in small)})
     return tuple(n for n in divisors if d_model // n % 2 == 0)
 
 
-def _head_dim(n_heads: int, layer: int, d_model: int) -> int:
-    check_width(d_model)
+def head_dim(n_heads: int, layer: int, d_model: int) -> int:
+    """Width of one head of this layer, or the reason why there is none."""
+    check_d_model(d_model)
     if d_model % n_heads == 0 and d_model // n_heads % 2 == 0:
         return d_model // n_heads
     if d_model % n_heads:
@@ -160,10 +161,10 @@ def _check_depth(n_layers: int) -> None:
         raise ScheduleError(f"{n_layers} layers; more than {MAX_LAYERS} is not a model")
 
 
-def check_width(d_model: int) -> None:
+def check_d_model(d_model: int) -> None:
     """Refuse a model width that no model has."""
-    if not isinstance(d_model, int) or not 2 <= d_model <= MAX_WIDTH:
-        raise ScheduleError(f"d_model={d_model} is not a whole number from 2 to {MAX_WIDTH}")
+    if not isinstance(d_model, int) or not 2 <= d_model <= MAX_D_MODEL:
+        raise ScheduleError(f"d_model={d_model} is not a whole number from 2 to {MAX_D_MODEL}")
 
 
 def _counts(source: Iterable[int]) -> tuple[int, ...]:

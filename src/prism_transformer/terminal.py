@@ -77,7 +77,7 @@ def print_schedule(console: Console, facts: Facts) -> None:
     if "controls" in facts:
         console.print("\n[bold]controls[/bold] for a fair comparison")
         console.print(f"  reversed    {facts['controls']['reversed']}")
-        console.print(f"  shuffled:0  {facts['controls']['shuffled:0']}")
+        console.print(f"  shuffled    {facts['controls']['shuffled:0']}   (seed 0)")
         console.print(f"  bracketing  {', '.join(facts['controls']['bracketing'])}")
 
 
@@ -163,11 +163,12 @@ def recipe_comments(facts: Facts) -> str:
             "memory",
             f"{_gib(memory['total'])} a device: weights {_gib(memory['weights'])}, gradients "
             f"{_gib(memory['gradients'])}, AdamW {_gib(memory['optimizer'])}, casts "
-            f"{_gib(memory['casts'])}, activations {_gib(memory['activations'])}"
+            f"{_gib(memory['casts'])}, activations {_gib(memory['activations'])}, "
+            f"loss {_gib(memory['loss'])}"
             + ("; more than an 80 GB device has" if memory["total"] > 80e9 else ""),
         ),
         ("KV cache", f"{facts['kv_bytes_per_sequence'] / 2**20:.1f} MiB a full sequence in bf16"),
-        ("8 x H100", _paper_time(facts["paper"])),
+        ("8 x H100", _time(facts)),
     ]
     return "\n".join(f"# {name:<12}  {value}" for name, value in rows)
 
@@ -193,9 +194,12 @@ def _accumulation(passes: dict[int, int | None]) -> str:
     return ", ".join(parts)
 
 
-def _paper_time(facts: Facts | None) -> str:
-    if facts is None:
-        return "not one of the paper's runs, so there is no throughput to expect"
+def _time(facts: Facts) -> str:
+    hours = f"{facts['hours_at_40_percent']:.3g} h at 40% utilisation"
+    return f"{hours}; {_paper_time(facts['paper'])}" if facts["paper"] else hours
+
+
+def _paper_time(facts: Facts) -> str:
     longer = facts["printed_hours"] / facts["hours"] - 1
     return (
         f"{facts['hours']:.2f} h at the paper's {facts['tokens_per_second']:,} tokens/s "

@@ -50,7 +50,7 @@ def test_native_to_hugging_face_folder_and_back(
 
 
 def test_what_a_native_model_has_not_is_refused_by_name() -> None:
-    with pytest.raises(InputError, match="tie_word_embeddings = false; .*vocab_size = 300"):
+    with pytest.raises(InputError, match=r"tie_word_embeddings = false; .*vocab_size = 300"):
         to_native(prism(**RAGGED, tie_word_embeddings=False))
     rope = {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 2.0}
     with pytest.raises(InputError, match="rope_type = 'linear'"):

@@ -53,7 +53,7 @@ def show(
     device
         Ask torch which attention backend it would run there: cpu, cuda, mps.
     dtype
-        Precision for that question; float32 when left out.
+        Precision for that question; float32 on the CPU and else bfloat16 when left out.
     """
     from prism_transformer.describe import schedule_facts
 
@@ -67,7 +67,7 @@ def show(
     if device is not None:
         from prism_transformer.kernels import layer_backends
 
-        backends = layer_backends(shown, d_model, device, dtype or "float32")
+        backends = layer_backends(shown, d_model, device, dtype)
     if figure is not None:
         _draw_figure(figure, shown, against, d_model, h_base)
     facts = schedule_facts(shown, d_model, h_base, backends)

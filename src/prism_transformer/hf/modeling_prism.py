@@ -151,9 +151,12 @@ class PrismPreTrainedModel(PreTrainedModel):
         widths = dict.fromkeys(self.head_dims)
         if rope["rope_type"] == "default":
             tiled = self.config.rope_frequencies == "tiled"
-            native_base = self.config.h_base or max(self.config.schedule.heads)
-            period = self.config.hidden_size // native_base if tiled else None
-            frequencies = {w: rotary_frequencies(w, rope["rope_theta"], period) for w in widths}
+            base = self.config.h_base or max(self.config.schedule.heads)
+            period = self.config.hidden_size // base if tiled else None
+            frequencies = {
+                width: rotary_frequencies(width, rope["rope_theta"], period, positions.device)
+                for width in widths
+            }
             return rotary_tables(positions, frequencies)
         compute = ROPE_INIT_FUNCTIONS[rope["rope_type"]]
         scaled = {w: compute(_layer_of_width(self.config, w), positions.device) for w in widths}

@@ -18,7 +18,7 @@ except ImportError:
 
 FORMATS = (".svg", ".pdf", ".png")
 
-# Wide heads are dark, narrow ones light: one hue, so that order reads without a legend.
+# Wide heads are dark, narrow ones light, so that order reads without a legend.
 PALETTE = "viridis"
 
 STYLE: dict[Any, Any] = {
