@@ -9,6 +9,7 @@ TORCH_INDEX ?=
 BIN := .venv/bin
 TORCH := $(shell grep '^torch==' constraints.txt)
 WORKERS := 2
+OLDEST := transformers==5.14.0
 
 .PHONY: demo test test-all test-slow check format clean help
 
@@ -52,10 +53,11 @@ clean:  ## remove everything that was built
 	@$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-# The oldest transformers we support, over everything else of .venv.
+# The oldest transformers we support, in an environment that finds everything else in .venv.
+SITE := -c 'import site; print(site.getsitepackages()[0])'
 .venv/oldest/installed: .venv/installed
 	@echo "installing the oldest supported transformers"
 	@$(PYTHON) -m venv .venv/oldest
-	@$(BIN)/python -c 'import site; print(site.getsitepackages()[0])' > "$$(.venv/oldest/bin/python -c 'import site; print(site.getsitepackages()[0])')/newest.pth"
-	@.venv/oldest/bin/pip install --quiet transformers==5.14.0
+	@{ $(BIN)/python $(SITE); echo $(CURDIR)/src; } > "$$(.venv/oldest/bin/python $(SITE))/rest.pth"
+	@.venv/oldest/bin/pip install --quiet $(OLDEST)
 	@touch $@

@@ -34,6 +34,25 @@ def small_config(schedule: str = "2x1 3x1 6x1 12x2", **changes: Any) -> ModelCon
 
 
 @pytest.fixture
+def prism_inside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Prism:
+    """Run ``prism`` in an empty folder and in this process: what it imports is imported once."""
+    from prism_transformer.cli import main
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["prism", *arguments])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            main()
+        code = int(stop.value.code or 0)
+        return subprocess.CompletedProcess(list(arguments), code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
 def prism(tmp_path: Path) -> Prism:
     """Run ``prism`` in an empty folder, plain: no terminal, 100 columns."""
 

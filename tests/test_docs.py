@@ -16,12 +16,18 @@ ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
+# Its blocks build on each other, so they run together, in order.
+CHAPTER = re.compile(r"^## Hugging Face\n.*?(?=^## )", re.DOTALL | re.MULTILINE)
+
+
 def blocks(language: str) -> list[tuple[str, str]]:
     """Fenced blocks of one language, each with its document's name."""
     return [
         (file.name, body)
         for file in DOCUMENTS
-        for body in re.findall(rf"```{language}\n(.*?)```", file.read_text("utf-8"), re.DOTALL)
+        for body in re.findall(
+            rf"```{language}\n(.*?)```", CHAPTER.sub("", file.read_text("utf-8")), re.DOTALL
+        )
     ]
 
 
@@ -91,3 +97,42 @@ def test_file_tour_names_every_module() -> None:
     hidden = {"__init__.py", "__main__.py", "__pycache__", "errors.py", "paper.py"}
     for name in sorted(set(ours) - hidden):
         assert name in tour, name
+
+
+def test_hugging_face_chapter_runs_from_start_to_end(prism: Prism, tmp_path: Path) -> None:
+    """With a small Llama of the shape the chapter names, and its tokenizer."""
+    small_llama(tmp_path / "my-llama")
+    (tmp_path / "sample.txt").write_text(
+        "Prisms split light, schedules split heads. " * 50, "utf-8"
+    )
+    chapter = CHAPTER.search((ROOT / "README.md").read_text("utf-8"))
+    assert chapter
+    found = re.findall(r"```(bash|python)\n(.*?)```", chapter[0], re.DOTALL)
+    assert [language for language, _ in found] == ["bash", "python", "python", "bash"]
+    for language, body in found:
+        if language == "bash":
+            result = prism(*shlex.split(body)[1:])
+        else:
+            command = [sys.executable, "-c", body]
+            result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert result.returncode == 0, result.stderr
+    assert "nats before" in result.stdout
+    assert (tmp_path / "prism-llama" / "tokenizer.json").exists()
+
+
+def small_llama(folder: Path) -> None:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from tests.hf.models import byte_level_tokenizer
+
+    config = LlamaConfig(
+        num_hidden_layers=16,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        hidden_size=128,
+        intermediate_size=256,
+        vocab_size=384,
+        max_position_embeddings=128,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    byte_level_tokenizer("Prisms split light, schedules split heads.").save_pretrained(folder)

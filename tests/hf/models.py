@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from prism_transformer.hf import PrismConfig, PrismForCausalLM
 
@@ -106,3 +107,18 @@ def llama_weights(model: Any) -> dict[str, Tensor]:
 def tokens(length: int = 12, batch: int = 2, seed: int = 0) -> Tensor:
     """Random tokens, none of them special."""
     return torch.randint(3, 300, (batch, length), generator=torch.Generator().manual_seed(seed))
+
+
+def byte_level_tokenizer(text: str) -> Any:
+    """A real byte-level BPE, trained on the spot."""
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    end = "<|endoftext|>"
+    trainer = trainers.BpeTrainer(
+        vocab_size=290,
+        special_tokens=[end],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    bpe.train_from_iterator([text], trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token=end, bos_token=end)

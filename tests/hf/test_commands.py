@@ -6,34 +6,21 @@ from pathlib import Path
 
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from prism_transformer.hf import PrismForCausalLM
 from prism_transformer.model import PrismLM, fingerprint
 from prism_transformer.weights import load_model, save_model
 from tests.conftest import Prism, small_config
-from tests.hf.models import llama_twin, prism, tokens
+from tests.hf.models import byte_level_tokenizer, llama_twin, prism, tokens
 
 TEXT = "a head is a narrow view of the stream, and a stream is a wide view of the heads. " * 40
 
 
 @pytest.fixture
 def tokenizer_folder(tmp_path: Path) -> Path:
-    """A real byte-level BPE, trained on the spot."""
-    bpe = Tokenizer(models.BPE())
-    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=290, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet
-    )
-    bpe.train_from_iterator([TEXT], trainer)
-    folder = tmp_path / "tokenizer"
-    end = "<|endoftext|>"
-    PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token=end, bos_token=end).save_pretrained(
-        folder
-    )
-    return folder
+    byte_level_tokenizer(TEXT).save_pretrained(tmp_path / "tokenizer")
+    return tmp_path / "tokenizer"
 
 
 @pytest.fixture
@@ -44,10 +31,10 @@ def llama_folder(tmp_path: Path, tokenizer_folder: Path) -> Path:
     return tmp_path / "llama"
 
 
-def test_export_then_import(prism: Prism, tmp_path: Path, tokenizer_folder: Path) -> None:
+def test_export_then_import(prism_inside: Prism, tmp_path: Path, tokenizer_folder: Path) -> None:
     model = PrismLM(small_config(), seed=2)
     save_model(model, tmp_path / "native")
-    done = prism("export", "native", "hf", "--tokenizer", str(tokenizer_folder))
+    done = prism_inside("export", "native", "hf", "--tokenizer", str(tokenizer_folder))
     assert done.returncode == 0, done.stderr
     assert done.stdout == "wrote hf\n"
     written = {path.name for path in (tmp_path / "hf").iterdir()}
@@ -58,23 +45,23 @@ def test_export_then_import(prism: Prism, tmp_path: Path, tokenizer_folder: Path
     out = loaded.generate(**words("a head", return_tensors="pt"), max_new_tokens=5, pad_token_id=0)
     assert out.shape[1] <= 5 + len(words("a head")["input_ids"])
 
-    assert prism("import", "hf", "again").returncode == 0
+    assert prism_inside("import", "hf", "again").returncode == 0
     assert fingerprint(load_model(tmp_path / "again")) == fingerprint(model)
 
 
-def test_export_of_a_recipe_is_its_initial_weights(prism: Prism, tmp_path: Path) -> None:
+def test_export_of_a_recipe_is_its_initial_weights(prism_inside: Prism, tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(
         'base = "prism-small"\n[model]\nd_model = 96\nd_ff = 160\nvocab_size = 300\n', "utf-8"
     )
-    assert prism("export", "mine.toml", "hf", "--seed", "5").returncode == 0
+    assert prism_inside("export", "mine.toml", "hf", "--seed", "5").returncode == 0
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "hf")
     native = PrismLM(loaded.config.native, seed=5)
     assert torch.equal(loaded.embedding.weight, native.embedding.weight)
 
 
-def test_import_of_a_llama(prism: Prism, tmp_path: Path, llama_folder: Path) -> None:
+def test_import_of_a_llama(prism_inside: Prism, tmp_path: Path, llama_folder: Path) -> None:
     (tmp_path / "text.txt").write_text(TEXT, "utf-8")
-    done = prism(
+    done = prism_inside(
         "import", str(llama_folder), "out", "--schedule", "2x1 6x1 12x1", "--text", "text.txt"
     )
     assert done.returncode == 0, done.stderr
@@ -85,7 +72,9 @@ def test_import_of_a_llama(prism: Prism, tmp_path: Path, llama_folder: Path) -> 
     assert loaded.config.head_schedule == "2x1 6x1 12x1"
     assert AutoTokenizer.from_pretrained(tmp_path / "out").vocab_size > 250
 
-    same = prism("import", str(llama_folder), "same", "--schedule", "12x3", "--text", "text.txt")
+    same = prism_inside(
+        "import", str(llama_folder), "same", "--schedule", "12x3", "--text", "text.txt"
+    )
     line = next(line for line in same.stdout.splitlines() if "nats before" in line)
     before, after = (word for word in line.split() if word[0].isdigit())
     assert before == after
@@ -95,7 +84,7 @@ def test_import_of_a_llama(prism: Prism, tmp_path: Path, llama_folder: Path) -> 
     torch.testing.assert_close(kept(tokens()).logits, llama(tokens()).logits)
 
 
-def test_bad_input_is_named(prism: Prism, tmp_path: Path, llama_folder: Path) -> None:
+def test_bad_input_is_named(prism_inside: Prism, tmp_path: Path, llama_folder: Path) -> None:
     save_model(PrismLM(small_config()), tmp_path / "native")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "precious").touch()
@@ -114,7 +103,7 @@ def test_bad_input_is_named(prism: Prism, tmp_path: Path, llama_folder: Path) ->
         (["import", llama, "out", "--schedule", "12x3", "--text", "empty.txt"], "has 0 tokens"),
         (["import", llama, "out", "--schedule", "12x3", "--text", "no.txt"], "no.txt: cannot"),
     ]:
-        result = prism(*arguments)
+        result = prism_inside(*arguments)
         assert result.returncode == 2, arguments
         assert message in result.stderr, arguments
         assert "Traceback" not in result.stderr

@@ -52,7 +52,7 @@ def demo(*, out: Path = Path("prism-demo")) -> int:
 def main() -> NoReturn:
     """Run the command; what the user can fix is printed plainly and exits with 2."""
     try:
-        code = app(result_action="return_int_as_exit_code_else_zero")
+        code = app(sys.argv[1:], result_action="return_int_as_exit_code_else_zero")
         sys.stdout.flush()
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)

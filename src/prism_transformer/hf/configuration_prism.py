@@ -134,6 +134,10 @@ class PrismConfig(PreTrainedConfig):
             for heads, width in zip(self.schedule.heads, widths, strict=True)
         ]
 
+    def validate(self) -> None:
+        """Run transformers' own checks; those of 5.14 take one head width for granted."""
+        PreTrainedConfig.validate(self.per_layer_config[0] if self.is_heterogeneous else self)
+
     def to_dict(self) -> dict[str, Any]:
         """Every field, but none that follows from the schedule."""
         return _without_derived(super().to_dict())

@@ -278,6 +278,16 @@ class PrismForCausalLM(PrismPreTrainedModel, GenerationMixin):
             processors.append(SuppressTokensLogitsProcessor(list(padding), device=self.device))
         return super().generate(*args, logits_processor=processors, **kwargs)
 
+    def _get_static_cache_init_shape(self) -> tuple[list[int], list[int]] | None:
+        """Key-value heads and head width of each layer; transformers 5.14 asks for one of each."""
+        if len(set(getattr(self, "hf_device_map", {}).values())) > 1:
+            return None
+        layers = self.config.layer_fields()
+        return (
+            [layer["num_key_value_heads"] for layer in layers],
+            [layer["head_dim"] for layer in layers],
+        )
+
     def resize_token_embeddings(
         self,
         new_num_tokens: int | None = None,
