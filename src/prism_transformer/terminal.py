@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from time import monotonic
 from typing import TypeVar
 
 from rich.console import Console
 from rich.progress import (
     BarColumn,
+    DownloadColumn,
     MofNCompleteColumn,
     Progress,
     ProgressColumn,
     Task,
     TextColumn,
     TimeRemainingColumn,
+    TransferSpeedColumn,
 )
 from rich.table import Table
 from rich.text import Text
@@ -229,6 +233,42 @@ def progress(console: Console, what: str, items: Sequence[tuple[str, T]]) -> Ite
             yield item
         return
     yield from count_up(console, what, (item for _, item in items), len(items))
+
+
+@contextmanager
+def byte_progress(
+    console: Console, what: str, total: int | None, done: int
+) -> Iterator[Callable[[int], None]]:
+    """A function to tell of bytes: a bar with MB/s and time left, or a line now and then."""
+    if not console.is_terminal:
+        yield _byte_lines(console, what, done)
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(what, total=total, completed=done)
+        yield lambda n_bytes: bar.advance(task, n_bytes)
+
+
+def _byte_lines(console: Console, what: str, done: int) -> Callable[[int], None]:
+    """Print progress every ten seconds."""
+    started = last = monotonic()
+    before = done
+
+    def report(n_bytes: int) -> None:
+        nonlocal done, last
+        done += n_bytes
+        if monotonic() - last >= 10:
+            last = monotonic()
+            rate = (done - before) / (last - started)
+            console.print(f"{what}: {done / 1e6:.0f} MB of text, {rate / 1e6:.1f} MB/s")
+
+    return report
 
 
 class _Rate(ProgressColumn):

@@ -12,6 +12,7 @@ from cyclopts import App
 
 from prism_transformer import __version__
 from prism_transformer.cli.convert import export, import_model
+from prism_transformer.cli.prepare import prepare
 from prism_transformer.cli.recipe import recipes, show
 from prism_transformer.cli.schedule import app as schedule_app
 from prism_transformer.errors import InputError
@@ -26,6 +27,7 @@ app = App(
 app.command(schedule_app)
 app.command(show, help_epilogue="Example:  prism show prism-small optim.lr=3e-4 > mine.toml")
 app.command(recipes, help_epilogue="Example:  prism recipes prism-small --out mine.toml")
+app.command(prepare, help_epilogue="Example:  prism prepare sotu --out data/sotu")
 app.command(export, help_epilogue="Example:  prism export prism-small hf-prism-small")
 app.command(
     import_model,

@@ -1,0 +1,165 @@
+"""``prism prepare``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from prism_transformer.cli.output import Json, Whole, print_json
+from prism_transformer.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from prism_transformer.data.corpora import Corpus
+    from prism_transformer.data.manifest import Manifest, Split
+    from prism_transformer.data.tokenizer import Tokenizer
+
+
+def prepare(
+    corpus: str = "sotu",
+    /,
+    *,
+    out: Path | None = None,
+    tokenizer: str = "gpt2",
+    text_key: str = "text",
+    val_tokens: Whole = 131_072,
+    train_tokens: Whole | None = None,
+    shard_tokens: Whole = 100_000_000,
+    ranks: Path | None = None,
+    gigatoken: bool = True,
+    verify: bool = False,
+    as_json: Json = False,
+) -> None:
+    """Turn any text into token shards; run it again to go on after an interruption.
+
+    Parameters
+    ----------
+    corpus
+        sotu (embedded), a path or glob of .txt, .jsonl, .jsonl.gz, .jsonl.zst or .parquet files,
+        or hf:owner/dataset:config, streamed.
+    out
+        Folder of the shards; data/ and the corpus' name when left out.
+    tokenizer
+        gpt2, bytes, or bpe:N, a BPE of N tokens trained on the corpus.
+    text_key
+        Field or column of the text.
+    val_tokens
+        Tokens to validate on, from whole documents at the start; FineWeb: 10485760.
+    train_tokens
+        Stop after the document that completes this many.
+    shard_tokens
+        Tokens a shard.
+    ranks
+        GPT-2's merges: a folder with vocab.bpe and encoder.json, or a .tiktoken file.
+    gigatoken
+        Use gigatoken where it is installed.
+    verify
+        Only check every shard in full.
+    """
+    from prism_transformer.data.corpora import open_corpus
+    from prism_transformer.terminal import make_console
+
+    folder = out or Path("data") / Path(corpus.replace(":", "-")).name.partition(".")[0].strip("*")
+    if verify:
+        _verify(folder)
+        return
+    source = open_corpus(corpus, text_key)
+    words = _tokenizer(tokenizer, source, folder, ranks, gigatoken)
+    manifest = _manifest(folder, source, words, val_tokens, train_tokens, shard_tokens)
+    done = _run(make_console(), source, words, manifest, folder)
+    if as_json:
+        print_json(done.model_dump())
+        return
+    splits: tuple[Split, Split] = ("val", "train")
+    for split in splits:
+        shards, tokens = done.of(split), done.tokens(split)
+        documents = sum(shard.documents for shard in shards)
+        print(f"{split:<5}  {tokens:,} tokens, {documents:,} documents, {len(shards)} shards")
+    print(f"wrote {folder}")
+
+
+def _tokenizer(
+    name: str, source: Corpus, folder: Path, ranks: Path | None, gigatoken: bool
+) -> Tokenizer:
+    from prism_transformer.data import tokenizer as tokenizers
+
+    if name == "gpt2":
+        return tokenizers.Gpt2Tokenizer(tokenizers.gpt2_ranks(ranks), accelerate=gigatoken)
+    if name == "bytes":
+        return tokenizers.ByteTokenizer()
+    kind, _, size = name.partition(":")
+    if kind != "bpe" or not size.isdecimal() or not 257 < int(size) <= 1_000_000:
+        raise InputError(f"tokenizer {name!r} is unknown; use gpt2, bytes or bpe:N, N above 257")
+    file = folder / tokenizers.BPE_FILE
+    if not file.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        texts = (document.text for document in source.documents())
+        tokenizers.train_bpe(texts, int(size), file)
+    return tokenizers.BpeTokenizer(file, int(size))
+
+
+def _manifest(
+    folder: Path,
+    source: Corpus,
+    words: Tokenizer,
+    val_tokens: int,
+    train_tokens: int | None,
+    shard_tokens: int,
+) -> Manifest:
+    """A new manifest, or the one of an interrupted preparation of the very same."""
+    from prism_transformer.data.manifest import Manifest, read_manifest
+
+    new = Manifest(
+        corpus=source.name,
+        corpus_fingerprint=source.fingerprint(),
+        tokenizer=words.name,
+        tokenizer_fingerprint=words.fingerprint,
+        vocab_size=words.vocab_size,
+        end_of_text=words.end_of_text,
+        shard_tokens=shard_tokens,
+        val_tokens=val_tokens,
+        train_tokens_wanted=train_tokens,
+    )
+    old = read_manifest(folder)
+    if old is None:
+        return new
+    progress = {"complete", "next_document", "next_token", "shards"}
+    wanted, had = (each.model_dump(exclude=progress) for each in (new, old))
+    for key, value in wanted.items():
+        if had[key] != value:
+            raise InputError(
+                f"{folder}: was begun with {key} = {had[key]!r}, now it is {value!r}; "
+                "give another --out, or what it was begun with"
+            )
+    return old
+
+
+def _run(
+    console: Console, source: Corpus, words: Tokenizer, manifest: Manifest, folder: Path
+) -> Manifest:
+    from prism_transformer.data.prepare import prepare as write_shards
+    from prism_transformer.terminal import byte_progress
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for leftover in folder.glob("*.partial"):
+        leftover.unlink()
+    done_before = sum(shard.text_bytes for shard in manifest.shards)
+    if manifest.complete:
+        print(f"{folder}: is complete")
+    elif done_before:
+        print(f"{folder}: goes on after {done_before / 1e6:.1f} MB of text")
+    with byte_progress(console, "preparing", source.n_bytes, done_before) as report:
+        return write_shards(source, words, manifest, folder, report)
+
+
+def _verify(folder: Path) -> None:
+    from prism_transformer.data.manifest import read_manifest
+    from prism_transformer.data.prepare import verify
+    from prism_transformer.terminal import count_up, make_console
+
+    manifest = read_manifest(folder)
+    if manifest is None:
+        raise InputError(f"{folder}: has no manifest, so there is nothing to hold shards against")
+    names = count_up(make_console(), "verifying", verify(manifest, folder), len(manifest.shards))
+    print(f"{folder}: {len(list(names))} shards are sound")

