@@ -21,6 +21,9 @@ COMMANDS = [
     ("schedule", "list"),
     ("show",),
     ("recipes",),
+    ("prepare",),
+    ("export",),
+    ("import",),
     ("demo",),
 ]
 

@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from prism_transformer import cost
 from prism_transformer.model import PrismLM, chunked_loss
-from prism_transformer.recipe import ModelConfig, OptimConfig, Recipe, TrainConfig
+from prism_transformer.recipe import DataConfig, ModelConfig, OptimConfig, Recipe, TrainConfig
 from prism_transformer.recipe_file import load_recipe
 from prism_transformer.sampling import KVCache
 from tests.conftest import small_config
@@ -26,8 +26,9 @@ EACH = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 
 def recipe_for(config: ModelConfig, **train: Any) -> Recipe:
     values: dict[str, Any] = {"tokens": 1024, "batch_tokens": 256, "micro_batch": 2} | train
+    data = DataConfig(corpus="sotu", tokenizer="bytes", folder="data", val_tokens=1000)
     optim = OptimConfig(lr=1e-3)
-    return Recipe(model=config, train=TrainConfig(**values), optim=optim)
+    return Recipe(model=config, data=data, train=TrainConfig(**values), optim=optim)
 
 
 @EACH

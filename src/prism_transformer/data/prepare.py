@@ -84,6 +84,8 @@ def _write_shard(
         manifest.complete = stream.ended
         if writer.n_tokens == 0:
             writer.abandon()
+            if split == "train" and not manifest.of("train"):
+                raise InputError(f"{manifest.corpus}: has no document to train on")
             return
         writer.finish()
     except OSError as error:
