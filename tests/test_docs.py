@@ -41,12 +41,15 @@ def test_documents_use_no_other_program() -> None:
     assert {line.split()[0] for line in lines} <= {"prism", "make"}
 
 
-@pytest.mark.parametrize("line", commands("prism"))
-def test_prism_commands_run(prism: Prism, line: str) -> None:
-    arguments = shlex.split(line, comments=True)[1:]
-    result = prism(*arguments)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout
+PRISM_BLOCKS = [(name, body) for name, body in blocks("bash") if "prism " in body]
+
+
+@pytest.mark.parametrize(("name", "body"), PRISM_BLOCKS, ids=[name for name, _ in PRISM_BLOCKS])
+def test_prism_commands_run_one_after_the_other(prism: Prism, name: str, body: str) -> None:
+    for line in body.splitlines():
+        result = prism(*shlex.split(line, comments=True)[1:])
+        assert result.returncode == 0, f"{name}: {line}: {result.stderr}"
+        assert result.stdout
 
 
 @pytest.mark.parametrize("line", commands("make"))
