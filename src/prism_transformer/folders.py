@@ -11,11 +11,17 @@ from pathlib import Path
 from prism_transformer.errors import InputError
 
 
+def check_new(target: Path) -> None:
+    """Refuse a place that has something already; ask before long work, too."""
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise InputError(f"{target}: exists already; give another place, nothing is overwritten")
+
+
 @contextmanager
 def new_folder(target: Path) -> Iterator[Path]:
     """A temporary folder that becomes ``target`` when the block ends well, and vanishes if not."""
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise InputError(f"{target}: exists already; give another place, nothing is overwritten")
+    check_new(target)
+    target = target.resolve()  # a name also for "."
     partial = target.with_name(f".{target.name}.partial-{os.getpid()}")
     try:
         partial.mkdir(parents=True)

@@ -10,7 +10,6 @@ import operator
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import groupby
 
 from prism_transformer.errors import InputError
@@ -80,7 +79,7 @@ class HeadSchedule:
     def __len__(self) -> int:
         return len(self.heads)
 
-    @cached_property
+    @property
     def phases(self) -> tuple[Phase, ...]:
         """The schedule as runs of equal layers."""
         phases, first = [], 0

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from prism_transformer.hf import PrismForCausalLM
@@ -26,6 +28,7 @@ def tokenizer_folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def llama_folder(tmp_path: Path, tokenizer_folder: Path) -> Path:
     llama = llama_twin(prism(head_schedule="12x3"))
+    llama.generation_config.update(do_sample=True, top_k=7)
     llama.save_pretrained(tmp_path / "llama")
     AutoTokenizer.from_pretrained(tokenizer_folder).save_pretrained(tmp_path / "llama")
     return tmp_path / "llama"
@@ -70,7 +73,10 @@ def test_import_of_a_llama(prism_inside: Prism, tmp_path: Path, llama_folder: Pa
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     assert isinstance(loaded, PrismForCausalLM)
     assert loaded.config.head_schedule == "2x1 6x1 12x1"
-    assert AutoTokenizer.from_pretrained(tmp_path / "out").vocab_size > 250
+    words = AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert loaded.config.num_tokens == len(words) < loaded.config.vocab_size
+    assert loaded.generation_config.top_k == 7  # Llama's own
+    assert "Converted from a Llama" in (tmp_path / "out" / "README.md").read_text("utf-8")
 
     same = prism_inside(
         "import", str(llama_folder), "same", "--schedule", "12x3", "--text", "text.txt"
@@ -90,6 +96,15 @@ def test_bad_input_is_named(prism_inside: Prism, tmp_path: Path, llama_folder: P
     (tmp_path / "full" / "precious").touch()
     (tmp_path / "empty.txt").touch()
     llama = str(llama_folder)
+    for name in ("damaged", "holed", "strange"):
+        shutil.copytree(llama_folder, tmp_path / name)
+    (tmp_path / "damaged" / "model.safetensors").write_bytes(b"junk" * 100)
+    (tmp_path / "strange" / "config.json").write_text(
+        '{"model_type": "llama", "hidden_size": "x"}', "utf-8"
+    )
+    weights = load_file(tmp_path / "holed" / "model.safetensors")
+    del weights["model.layers.0.mlp.down_proj.weight"]
+    save_file(weights, tmp_path / "holed" / "model.safetensors", {"format": "pt"})
     for arguments, message in [
         (["export", "native", "full"], "full: exists already"),
         (["export", "nothing", "out"], "nothing: no such recipe"),
@@ -97,6 +112,9 @@ def test_bad_input_is_named(prism_inside: Prism, tmp_path: Path, llama_folder: P
         (["export", "native", "out", "--seed", "1"], "--seed is for recipes"),
         (["export", "native", "out", "--tokenizer", "full"], "full: has no tokenizer"),
         (["import", "full", "out"], "full: not a Hugging Face model"),
+        (["import", "damaged", "out", "--schedule", "12x3"], "damaged: cannot be loaded"),
+        (["import", "holed", "out", "--schedule", "12x3"], "missing keys: model.layers.0"),
+        (["import", "strange", "out", "--schedule", "12x3"], "strange: not a Hugging Face model"),
         (["import", llama, "out"], "choose its heads per layer with --schedule"),
         (["import", llama, "out", "--schedule", "5x3"], "layer 0: 5 heads do not divide"),
         (["import", llama, "out", "--schedule", "12x4"], "4 layers but the model has 3"),

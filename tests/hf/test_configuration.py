@@ -108,6 +108,24 @@ def test_derived_fields_may_be_given_only_if_they_agree() -> None:
         prism_config(**RAGGED, num_attention_heads=12)
 
 
+@pytest.mark.parametrize(
+    "field", [{"attention_bias": True}, {"hidden_act": "gelu"}, {"attention_dropout": 0.1}]
+)
+def test_fields_that_would_be_ignored_are_refused(field: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="is not supported"):
+        prism_config(**field)
+    prism_config(attention_bias=False, hidden_act="silu")
+    with pytest.raises(ValueError, match="num_tokens = 400"):
+        prism_config(num_tokens=400)
+
+
+def test_a_dictionary_makes_the_same_config_again() -> None:
+    for fields in (RAGGED, GROUPED, UNIFORM):
+        config = prism_config(**fields)
+        assert PrismConfig.from_dict(config.to_dict()).to_dict() == config.to_dict()
+    assert prism_config(**UNIFORM).to_dict()["num_attention_heads"] == 12
+
+
 def test_copies_are_independent() -> None:
     config = prism_config(**RAGGED)
     for twin in (copy.copy(config), copy.deepcopy(config)):
@@ -127,8 +145,12 @@ def test_native_configs_go_there_and_back(name: str) -> None:
 
 def test_rope_types_that_change_while_running_are_refused_by_name() -> None:
     rope = {"rope_type": "dynamic", "rope_theta": 10_000.0, "factor": 2.0}
-    with pytest.raises(ValueError, match="'dynamic' is not supported"):
+    with pytest.raises(ValueError, match=r"'dynamic'.*not supported"):
         prism_config(rope_parameters=rope)
+    config = prism_config(**RAGGED)
+    for bad in (rope, None):
+        with pytest.raises(ValueError, match="not supported"):
+            config.rope_parameters = bad
     linear = {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 2.0}
     with pytest.raises(ValueError, match="tiled"):
         prism_config(rope_parameters=linear, rope_frequencies="tiled")

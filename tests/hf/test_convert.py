@@ -20,7 +20,6 @@ from tests.hf.models import (
     llama_twin,
     llama_weights,
     prism,
-    prism_config,
     tokens,
 )
 
@@ -133,7 +132,10 @@ def test_loss_of_windows_is_the_models_own(fields: Fields) -> None:
 
 
 def test_model_card_draws_the_schedule() -> None:
-    card = model_card(prism_config(**RAGGED), "mine")
+    card = model_card(prism(**RAGGED), "mine", "Converted.")
+    untied = prism(**RAGGED, tie_word_embeddings=False, vocab_size=30_000)
+    assert f"with {untied.num_parameters() / 1e6:.1f}M parameters" in model_card(untied, "mine")
+    assert "Converted." in card
     assert "# mine" in card
     assert "`1x1 2x1 3x1 4x1 6x1 12x1`" in card
     assert "   12 heads |" in card

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
 
-from tests.hf.models import EACH, RAGGED, prism, tokens
+from tests.hf.models import EACH, RAGGED, llama_twin, prism, tokens
 
 Fields = dict[str, Any]
 
@@ -57,6 +57,26 @@ def test_trainer_trains_saves_and_resumes(fields: Fields, tmp_path: Path) -> Non
     again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
     resumed = [row["loss"] for row in again.state.log_history if "loss" in row]
     assert resumed == pytest.approx(losses, rel=1e-4)
+
+
+def test_label_smoothing_trains_on_the_next_token_as_llama(tmp_path: Path) -> None:
+    model = prism(head_schedule="12x3")
+    arguments = TrainingArguments(
+        output_dir=str(tmp_path),
+        max_steps=2,
+        per_device_train_batch_size=8,
+        label_smoothing_factor=0.1,
+        logging_steps=1,
+        save_strategy="no",
+        report_to=[],
+        use_cpu=True,
+    )
+    losses = []
+    for each in (llama_twin(model), model):
+        trainer = Trainer(model=each, args=arguments, train_dataset=Sentences())
+        trainer.train()
+        losses.append([row["loss"] for row in trainer.state.log_history if "loss" in row])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
 @EACH

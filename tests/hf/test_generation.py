@@ -186,6 +186,8 @@ def test_a_processor_of_the_caller_is_kept() -> None:
     processors = LogitsProcessorList([SuppressTokensLogitsProcessor(banned)])
     assert continued(model, tokens(), logits_processor=processors)[:, 12:].max() < 10
     assert len(processors) == 1
+    # And so is transformers' own processor of the same kind.
+    assert continued(model, tokens(), suppress_tokens=banned)[:, 12:].max() < 10
 
 
 @torch.no_grad()

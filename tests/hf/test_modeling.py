@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForCausalLM
 
 from prism_transformer.hf import PrismForCausalLM, PrismModel
@@ -130,6 +131,9 @@ def test_resize_token_embeddings(fields: Fields) -> None:
     torch.testing.assert_close(model(tokens()).logits, before[..., :320])
     model.resize_token_embeddings(390, pad_to_multiple_of=64, mean_resizing=False)
     assert (model.config.vocab_size, model.config.num_tokens) == (448, 390)
+    plain = prism(**fields)
+    plain.resize_token_embeddings(None, 128)
+    assert (plain.config.vocab_size, plain.config.num_tokens) == (384, 300)
 
 
 @EACH
@@ -138,8 +142,9 @@ def test_compiles_as_one_graph(fields: Fields) -> None:
     torch._dynamo.reset()
     model = prism(**fields)
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
-    expected = model(tokens(), use_cache=False).logits
-    torch.testing.assert_close(compiled(tokens(), use_cache=False).logits, expected)
+    for use_cache in (None, False):
+        expected = model(tokens(), use_cache=use_cache).logits
+        torch.testing.assert_close(compiled(tokens(), use_cache=use_cache).logits, expected)
 
 
 @torch.no_grad()
@@ -207,10 +212,44 @@ def test_weights_are_not_loaded_under_another_schedule_unnoticed(
     config = prism_config(head_schedule="12x6")
     with pytest.raises(ScheduleError, match="these weights belong"):
         PrismForCausalLM.from_pretrained(tmp_path, config=config)
+    # What the message advises works, once: consent does not outlive the load.
+    meant = AutoModelForCausalLM.from_pretrained(tmp_path, head_schedule="12x6")
+    assert torch.equal(meant(tokens()).logits, other(tokens()).logits)
+    model.save_pretrained(tmp_path / "ragged")
+    with pytest.raises(ScheduleError, match="these weights belong"):
+        PrismForCausalLM.from_pretrained(tmp_path / "ragged", config=meant.config)
     # Saved again, the weights belong to the new schedule.
     other.save_pretrained(tmp_path / "new")
     again = AutoModelForCausalLM.from_pretrained(tmp_path / "new")
     assert torch.equal(again(tokens()).logits, other(tokens()).logits)
+
+
+@pytest.mark.parametrize("base", [False, True])
+def test_state_dicts_of_another_schedule_are_refused(base: bool) -> None:
+    ragged, uniform = prism(**RAGGED), prism(head_schedule="12x6")
+    target = PrismModel(uniform.config) if base else uniform
+    with pytest.raises(ScheduleError, match="these weights belong to head_schedule 1x1 2x1"):
+        target.load_state_dict(ragged.state_dict(), strict=not base)
+    target.load_state_dict(uniform.state_dict(), strict=not base)
+
+
+def test_weights_that_do_not_say_their_schedule_are_refused(tmp_path: Path) -> None:
+    model = prism(**RAGGED)
+    model.save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    weights = load_file(file)
+    del weights["head_schedule"]
+    save_file(weights, file, {"format": "pt"})
+    with pytest.raises(ScheduleError, match="do not say which head_schedule"):
+        AutoModelForCausalLM.from_pretrained(tmp_path)
+    model.save_pretrained(tmp_path)
+    with pytest.raises(ScheduleError, match="another number of layers"):
+        AutoModelForCausalLM.from_pretrained(
+            tmp_path, head_schedule="12x5", ignore_mismatched_sizes=True
+        )
+    loaded, info = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not info["missing_keys"]
+    assert torch.equal(loaded(tokens()).logits, model(tokens()).logits)
 
 
 @pytest.mark.parametrize("schedule", ["12x5", "12x7", "5x6"])

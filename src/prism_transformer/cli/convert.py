@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from prism_transformer.model import PrismLM
 
 MAX_WINDOWS = 64  # a loss before and after needs no more text
+MAX_CHARACTERS = 1_000_000
 
 
 def export(
@@ -32,9 +33,11 @@ def export(
     seed
         Seed of a recipe's initial weights; the recipe's own when left out.
     """
+    from prism_transformer.folders import check_new
     from prism_transformer.hf.convert import to_hf
     from prism_transformer.hf.folder import read_tokenizer, write_hf
 
+    check_new(out)
     words = read_tokenizer(tokenizer, required=True) if tokenizer else None
     model = _native(source, seed)
     special = {
@@ -45,7 +48,10 @@ def export(
         raise InputError(
             f"{tokenizer}: has {len(words)} tokens, the model only {model.config.vocab_rows} rows"
         )
-    write_hf(to_hf(model, **special), out, words)
+    wrapped = to_hf(model, **special)
+    if words is not None:
+        wrapped.config.num_tokens = len(words)
+    write_hf(wrapped, out, words)
     print(f"wrote {out}")
 
 
@@ -73,8 +79,10 @@ def import_model(
     text
         A text file; prints a Llama's loss on it before and after.
     """
+    from prism_transformer.folders import check_new
     from prism_transformer.hf.folder import read_config
 
+    check_new(out)
     kind = read_config(source).model_type
     if kind == "prism":
         _import_prism(source, out, schedule, text)
@@ -120,12 +128,14 @@ def _import_llama(source: str, out: Path, schedule: str, text: Path | None) -> N
 
     chosen = resolve(schedule)
     words = read_tokenizer(source, required=text is not None)
-    tokens = None if text is None else _tokens(text, words)
     llama = read_llama(source)
+    if words is not None and len(words) > llama.config.vocab_size:
+        raise InputError(f"{source}: has {len(words)} tokens for {llama.config.vocab_size} rows")
+    tokens = None if text is None else _tokens(text, words)
     console = make_console()
     before = None if tokens is None else _loss(console, "before", llama, tokens)
     heads = llama.config.num_attention_heads
-    model = from_llama(llama, chosen)
+    model = from_llama(llama, chosen, None if words is None else len(words))
     changed = sum(n != heads for n in chosen.heads)
     if tokens is not None:
         after = _loss(console, "after", model, tokens)
@@ -134,14 +144,16 @@ def _import_llama(source: str, out: Path, schedule: str, text: Path | None) -> N
         f"{changed} of {len(chosen)} layers have another head count than Llama's {heads}: "
         + ("train the model further before use." if changed else "the function is Llama's.")
     )
-    write_hf(model, out, words)
+    note = f"Converted from a Llama, {heads} heads in every layer, not trained since."
+    write_hf(model, out, words, note if changed else "")
 
 
 def _tokens(text: Path, tokenizer: Any) -> Any:
     import torch
 
     try:
-        content = text.read_text("utf-8")
+        with text.open(encoding="utf-8") as stream:
+            content = stream.read(MAX_CHARACTERS)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{text}: cannot be read as text: {error}") from None
     tokens = tokenizer(content, add_special_tokens=False, verbose=False)["input_ids"]

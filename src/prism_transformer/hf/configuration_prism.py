@@ -18,7 +18,23 @@ LAYER_FIELDS = ("num_attention_heads", "num_key_value_heads", "head_dim")
 DERIVED = (*LAYER_FIELDS, "num_hidden_layers", "per_layer_config")
 
 # The fields that LAYER_FIELDS follow from.
-SOURCES = ("head_schedule", "hidden_size", "queries_per_kv", "h_base")
+SOURCES = (
+    "head_schedule",
+    "hidden_size",
+    "queries_per_kv",
+    "h_base",
+    "rope_parameters",
+    "rope_frequencies",
+)
+
+# Fields of Llama's for which a Prism model has only this.
+FIXED = {
+    "attention_bias": False,
+    "mlp_bias": False,
+    "attention_dropout": 0.0,
+    "hidden_act": "silu",
+    "partial_rotary_factor": 1.0,
+}
 
 # RoPE types whose frequencies depend on the head width and nothing that changes while running.
 ROPE_TYPES = ("default", "linear", "llama3", "yarn")
@@ -56,12 +72,12 @@ class PrismConfig(PreTrainedConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         given = {key: kwargs.pop(key) for key in DERIVED if key in kwargs}
+        for key, only in FIXED.items():
+            if kwargs.get(key, only) != only:
+                raise ValueError(f"{key} = {kwargs[key]!r} is not supported, only {only!r}")
         super().__post_init__(**kwargs)
-        rope_type = (self.rope_parameters or {}).get("rope_type")
-        if rope_type not in ROPE_TYPES:
-            raise ValueError(f"rope_type {rope_type!r} is not supported; use one of {ROPE_TYPES}")
-        if self.rope_frequencies == "tiled" and rope_type != "default":
-            raise ValueError(f"tiled rope_frequencies cannot be combined with {rope_type!r} RoPE")
+        if self.num_tokens is not None and self.num_tokens > self.vocab_size:
+            raise ValueError(f"num_tokens = {self.num_tokens} is above {self.vocab_size=}")
         self._derive()
         for key, value in given.items():
             self._refuse_other(key, value)
@@ -69,12 +85,12 @@ class PrismConfig(PreTrainedConfig):
     def __setattr__(self, key: str, value: Any) -> None:
         if key == "head_schedule":
             value = str(HeadSchedule.parse(value))
-        ready = "num_hidden_layers" in self.__dict__
-        if ready and key in DERIVED and not self._is_layer_view():
+        ready = "num_hidden_layers" in self.__dict__ and not self._is_layer_view()
+        if ready and key in DERIVED:
             self._refuse_other(key, value)
             return
-        if ready and key == "head_schedule" and value != self.head_schedule:
-            self.__dict__["_schedule_changed"] = True  # from_pretrained then warns, not refuses
+        if ready and key == "head_schedule":
+            self.__dict__["_schedule_chosen"] = True  # from_pretrained then warns, not refuses
         previous = self.__dict__.get(key)
         super().__setattr__(key, value)
         if ready and key in SOURCES:
@@ -139,15 +155,18 @@ class PrismConfig(PreTrainedConfig):
         PreTrainedConfig.validate(self.per_layer_config[0] if self.is_heterogeneous else self)
 
     def to_dict(self) -> dict[str, Any]:
-        """Every field, but none that follows from the schedule."""
-        return _without_derived(super().to_dict())
+        """Every field, and what all layers have in common."""
+        hidden = ("per_layer_config", "_schedule_chosen")
+        return {key: value for key, value in super().to_dict().items() if key not in hidden}
 
     def to_diff_dict(self) -> dict[str, Any]:
-        """The fields that ``config.json`` shows."""
-        return _without_derived(super().to_diff_dict())
+        """The fields that ``config.json`` shows: none that follows from the schedule."""
+        hidden = (*DERIVED, "_schedule_chosen")
+        return {key: value for key, value in super().to_diff_dict().items() if key not in hidden}
 
     def _derive(self) -> None:
         """Set what transformers reads per layer; a model-wide value only where all layers agree."""
+        self._check_rope()
         try:
             _ = self.native
         except ValueError as error:  # pydantic's, which lists where in ModelConfig it was
@@ -161,6 +180,18 @@ class PrismConfig(PreTrainedConfig):
             self.__dict__.update(layers[0])
         else:
             self._set_per_layer_config(dict(enumerate(layers)))
+
+    def _check_rope(self) -> None:
+        rope_type = (self.rope_parameters or {}).get("rope_type", "default")
+        if self.rope_parameters is None or rope_type not in ROPE_TYPES:
+            raise ScheduleError(
+                f"rope_parameters = {self.rope_parameters!r}: not supported; rope_type may be "
+                f"{', '.join(ROPE_TYPES)}"
+            )
+        if self.rope_frequencies == "tiled" and rope_type != "default":
+            raise ScheduleError(
+                f"tiled rope_frequencies cannot be combined with {rope_type!r} RoPE"
+            )
 
     def _set_per_layer_config(self, layers: dict[int, dict[str, int]] | None) -> None:
         PreTrainedConfig.per_layer_config.fset(self, layers)
@@ -186,11 +217,6 @@ class PrismConfig(PreTrainedConfig):
                 f"{key} = {value!r} disagrees with head_schedule = {self.head_schedule!r}, which "
                 "decides it; set head_schedule instead"
             )
-
-
-def _without_derived(fields: dict[str, Any]) -> dict[str, Any]:
-    hidden = {*DERIVED, "_schedule_changed"}
-    return {key: value for key, value in fields.items() if key not in hidden}
 
 
 def _plain(error: ValueError) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -85,8 +86,10 @@ def check_llama(config: PreTrainedConfig) -> None:
     _refuse(problems, "a Prism model")
 
 
-def from_llama(llama: LlamaForCausalLM, schedule: HeadSchedule) -> PrismForCausalLM:
-    """A Prism model with the weights of a Llama.
+def from_llama(
+    llama: LlamaForCausalLM, schedule: HeadSchedule, num_tokens: int | None = None
+) -> PrismForCausalLM:
+    """A Prism model with the weights of a Llama, whose tokenizer has ``num_tokens``.
 
     The function changes wherever a layer's head count does: this is a start for further training.
     """
@@ -97,6 +100,7 @@ def from_llama(llama: LlamaForCausalLM, schedule: HeadSchedule) -> PrismForCausa
         head_schedule=str(schedule),
         h_base=theirs.num_attention_heads,
         queries_per_kv=theirs.num_attention_heads // theirs.num_key_value_heads,
+        num_tokens=num_tokens,
         **{name: getattr(theirs, name) for name in SHARED_FIELDS},
     )
     with torch.device("meta"):
@@ -104,7 +108,9 @@ def from_llama(llama: LlamaForCausalLM, schedule: HeadSchedule) -> PrismForCausa
     weights = dict(_renamed(llama.state_dict(), theirs.num_hidden_layers))
     if not config.tie_word_embeddings:
         weights["lm_head.weight"] = llama.lm_head.weight.detach().clone()
-    return _with_weights(model, weights | {"head_schedule": torch.tensor(schedule.heads)})
+    model = _with_weights(model, weights | {"head_schedule": torch.tensor(schedule.heads)})
+    model.generation_config = deepcopy(llama.generation_config)
+    return model
 
 
 @torch.no_grad()

@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoConfig, AutoTokenizer, GenerationConfig, LlamaForCausalLM
+from safetensors import SafetensorError
+from transformers import AutoConfig, AutoTokenizer, LlamaForCausalLM
 from transformers.utils import logging as hf_logging
 
-from prism_transformer import cost
 from prism_transformer.errors import InputError
 from prism_transformer.folders import new_folder
-from prism_transformer.hf.configuration_prism import PrismConfig
 from prism_transformer.hf.convert import check_llama
 from prism_transformer.hf.modeling_prism import PrismForCausalLM
 from prism_transformer.terminal import staircase
@@ -39,31 +38,33 @@ from transformers import AutoModelForCausalLM
 model = AutoModelForCausalLM.from_pretrained("path/to/this/folder")
 ```
 
-The schedule stands in `config.json` as `head_schedule`. Weights of every schedule have the same
-shapes, so the weights carry it too, and loading them under another is refused unless asked for.
+{note}The schedule stands in `config.json` as `head_schedule`. Weights of every schedule have the
+same shapes, so the weights carry it too; loading them under another is refused unless asked for.
 """
 
 
-def write_hf(model: PrismForCausalLM, folder: Path, tokenizer: Any | None = None) -> None:
+def write_hf(
+    model: PrismForCausalLM, folder: Path, tokenizer: Any | None = None, note: str = ""
+) -> None:
     """Write config, weights, generation config, tokenizer and model card to a new folder."""
-    config = model.config
-    model.generation_config = GenerationConfig(
-        bos_token_id=config.bos_token_id,
-        eos_token_id=config.eos_token_id,
-        pad_token_id=config.pad_token_id,
-    )
+    for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        if getattr(model.generation_config, name, None) is None:
+            setattr(model.generation_config, name, getattr(model.config, name))
     with new_folder(folder) as place, _quiet():
         model.save_pretrained(place)
         if tokenizer is not None:
             tokenizer.save_pretrained(place)
-        (place / "README.md").write_text(model_card(config, folder.resolve().name), "utf-8")
+        card = model_card(model, folder.resolve().name, note)
+        (place / "README.md").write_text(card, "utf-8")
 
 
-def model_card(config: PrismConfig, name: str) -> str:
+def model_card(model: PrismForCausalLM, name: str, note: str = "") -> str:
     """What the folder's README says: the model, its schedule drawn, how to load it."""
+    config = model.config
     return CARD.format(
         name=name,
-        params=f"{cost.parameters(config.native).total / 1e6:.1f}M",
+        params=f"{model.num_parameters() / 1e6:.1f}M",
+        note=f"{note}\n\n" if note else "",
         n_layers=config.num_hidden_layers,
         d_model=config.hidden_size,
         seq_len=config.max_position_embeddings,
@@ -76,7 +77,7 @@ def read_config(source: str) -> Any:
     """The configuration of a Hugging Face model, by folder or hub name."""
     try:
         return AutoConfig.from_pretrained(source)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # each configuration class fails in a way of its own
         raise InputError(f"{source}: not a Hugging Face model: {_first_line(error)}") from None
 
 
@@ -105,9 +106,14 @@ def read_tokenizer(source: str, *, required: bool) -> Any | None:
 def _load(kind: Any, source: str) -> Any:
     try:
         with _quiet():
-            return kind.from_pretrained(source, dtype="auto").eval()
-    except (OSError, RuntimeError) as error:
+            model, info = kind.from_pretrained(source, dtype="auto", output_loading_info=True)
+    except (OSError, RuntimeError, SafetensorError) as error:
         raise InputError(f"{source}: cannot be loaded: {_first_line(error)}") from None
+    for problem in ("missing_keys", "unexpected_keys"):
+        if info[problem]:
+            names = ", ".join(sorted(info[problem])[:3])
+            raise InputError(f"{source}: its weights have {problem.replace('_', ' ')}: {names}")
+    return model.eval()
 
 
 class _quiet:

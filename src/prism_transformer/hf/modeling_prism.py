@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import GenerationMixin, LogitsProcessorList, PreTrainedModel
 from transformers import initialization as init
 from transformers.cache_utils import Cache, DynamicCache
-from transformers.generation import SuppressTokensLogitsProcessor
+from transformers.generation import LogitsProcessor
 from transformers.masking_utils import create_causal_mask
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
@@ -37,6 +37,31 @@ from prism_transformer.model import (
 from prism_transformer.schedule import HeadSchedule, ScheduleError
 
 logger = logging.getLogger(__name__)
+
+
+class WithoutPadding(LogitsProcessor):
+    """Rules out the rows that only pad the vocabulary.
+
+    A type of its own: transformers drops its default processors for a caller's of the same type.
+    """
+
+    def __init__(self, num_tokens: int) -> None:
+        self.num_tokens = num_tokens
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Scores (B, V) with minus infinity for every padding row."""
+        rows = torch.arange(scores.shape[-1], device=scores.device)
+        return scores.masked_fill(rows >= self.num_tokens, -torch.inf)
+
+
+def refuse_other_schedule(model: Any, state_dict: dict[str, Tensor], prefix: str, *_: Any) -> None:
+    """Before ``load_state_dict``: weights that carry another schedule are not taken."""
+    stored = state_dict.get(f"{prefix}head_schedule")
+    if stored is not None and tuple(stored.tolist()) != model.config.schedule.heads:
+        raise ScheduleError(
+            f"these weights belong to head_schedule {HeadSchedule(tuple(stored.tolist()))}, the "
+            f"model has {model.config.head_schedule}"
+        )
 
 
 class AttentionInterface(nn.Module):
@@ -103,6 +128,7 @@ class PrismPreTrainedModel(PreTrainedModel):
         )
         # The weights of every schedule have the same shapes. This is how a file knows its own.
         self.register_buffer("head_schedule", torch.tensor(native.schedule.heads))
+        self.register_load_state_dict_pre_hook(refuse_other_schedule)
 
     @merge_with_config_defaults
     @capture_outputs
@@ -183,20 +209,40 @@ class PrismPreTrainedModel(PreTrainedModel):
                 init.normal_(layer.mlp.down.weight, std=std)
 
     @classmethod
-    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
+    def from_pretrained(cls, *args: Any, output_loading_info: bool = False, **kwargs: Any) -> Any:
         """Load a model; refuses weights of another schedule unless the caller chose it."""
-        loaded = super().from_pretrained(*args, **kwargs)
-        model = loaded[0] if isinstance(loaded, tuple) else loaded
+        model, info = super().from_pretrained(*args, output_loading_info=True, **kwargs)
+        unknown = {*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])}
+        if "head_schedule" in unknown:
+            raise ScheduleError(
+                "these weights do not say which head_schedule they belong to, or have another "
+                "number of layers; convert them with prism import"
+            )
         model._check_schedule()
-        return loaded
+        return (model, info) if output_loading_info else model
+
+    def resize_token_embeddings(
+        self,
+        new_num_tokens: int | None = None,
+        pad_to_multiple_of: int | None = None,
+        mean_resizing: bool = True,
+    ) -> Any:
+        """Resize the vocabulary; rows beyond ``new_num_tokens`` are padding from then on."""
+        tokens = new_num_tokens or self.config.num_tokens or self.config.vocab_size
+        embedding = super().resize_token_embeddings(
+            new_num_tokens, pad_to_multiple_of, mean_resizing
+        )
+        self.config.num_tokens = tokens
+        return embedding
 
     def _check_schedule(self) -> None:
         """Hold the schedule that came with the weights against the one of the config."""
         stored = HeadSchedule(tuple(self.head_schedule.tolist()))
         asked = self.config.schedule
         if stored == asked:
+            self.config.__dict__.pop("_schedule_chosen", None)
             return
-        if not self.config.__dict__.get("_schedule_changed"):
+        if not self.config.__dict__.pop("_schedule_chosen", False):
             raise ScheduleError(
                 f"these weights belong to head_schedule {stored}, but the config says {asked}; "
                 f"give from_pretrained head_schedule={str(asked)!r} if you mean it"
@@ -269,14 +315,19 @@ class PrismForCausalLM(PrismPreTrainedModel, GenerationMixin):
         )
 
     def generate(
-        self, *args: Any, logits_processor: LogitsProcessorList | None = None, **kwargs: Any
+        self,
+        inputs: Tensor | None = None,
+        generation_config: Any | None = None,
+        logits_processor: LogitsProcessorList | None = None,
+        *args: Any,
+        **kwargs: Any,
     ) -> Any:
         """Generate as any transformers model, but never a row that only pads the vocabulary."""
         processors = LogitsProcessorList(logits_processor or [])
-        padding = range(self.config.num_tokens or self.config.vocab_size, self.config.vocab_size)
-        if len(padding):
-            processors.append(SuppressTokensLogitsProcessor(list(padding), device=self.device))
-        return super().generate(*args, logits_processor=processors, **kwargs)
+        tokens = self.config.num_tokens or self.config.vocab_size
+        if tokens < self.config.vocab_size:
+            processors.append(WithoutPadding(tokens))
+        return super().generate(inputs, generation_config, processors, *args, **kwargs)
 
     def _get_static_cache_init_shape(self) -> tuple[list[int], list[int]] | None:
         """Key-value heads and head width of each layer; transformers 5.14 asks for one of each."""
@@ -287,18 +338,6 @@ class PrismForCausalLM(PrismPreTrainedModel, GenerationMixin):
             [layer["num_key_value_heads"] for layer in layers],
             [layer["head_dim"] for layer in layers],
         )
-
-    def resize_token_embeddings(
-        self,
-        new_num_tokens: int | None = None,
-        pad_to_multiple_of: int | None = None,
-        **kwargs: Any,
-    ) -> Any:
-        """Resize the vocabulary; every row up to ``new_num_tokens`` counts as a token from then."""
-        embedding = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, **kwargs)
-        if new_num_tokens is not None:
-            self.config.num_tokens = new_num_tokens
-        return embedding
 
 
 def _layer_of_width(config: PrismConfig, width: int) -> PrismConfig:
