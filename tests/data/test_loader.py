@@ -23,7 +23,7 @@ def write_shards(folder: Path, sizes: list[int], vocab: int = 1000) -> list[Path
     for number, size in enumerate(sizes):
         files.append(folder / f"train_{number:06d}.bin")
         writer = ShardWriter(files[-1], UINT16)
-        writer.append(np.arange(start, start + size) % vocab)
+        writer.append((np.arange(start, start + size) % vocab).astype(np.uint16))
         writer.finish()
         start += size
     return files

@@ -25,7 +25,7 @@ REAL = Path(__file__).parents[3] / "shared" / "data" / "corpus"
 
 def write(file: Path, tokens: Tokens, variant: Variant = UINT16) -> Path:
     writer = ShardWriter(file, variant)
-    writer.append(tokens)
+    writer.append(tokens.astype(np.uint16) if tokens.dtype == np.int64 else tokens)
     writer.finish()
     return file
 
@@ -94,6 +94,8 @@ def test_layout_follows_the_vocabulary() -> None:
 
 def test_an_abandoned_shard_leaves_nothing(tmp_path: Path) -> None:
     writer = ShardWriter(tmp_path / "a.bin", UINT16)
-    writer.append(np.arange(10))
+    writer.append(np.arange(10, dtype=np.uint16))
+    with pytest.raises(TypeError):
+        writer.append(np.arange(10, dtype=np.uint32))
     writer.abandon()
     assert not list(tmp_path.iterdir())

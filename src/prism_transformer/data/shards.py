@@ -22,6 +22,7 @@ Tokens = NDArray[Any]
 
 HEADER_INTS = 256
 HEADER_BYTES = 4 * HEADER_INTS
+WRITE_BYTES = 2**22
 MAX_SHARD_TOKENS = 2**31 - 1  # the header counts in int32
 
 
@@ -109,13 +110,12 @@ class ShardWriter:
         self.variant = variant
         self.n_tokens = 0
         self.partial = file.with_name(file.name + ".partial")
-        self.stream = self.partial.open("wb")
+        self.stream = self.partial.open("wb", buffering=WRITE_BYTES)
         self.stream.write(bytes(HEADER_BYTES))
 
     def append(self, tokens: Tokens) -> None:
-        """Add tokens; a token too large for the layout is a bug of the caller's."""
-        assert not len(tokens) or int(tokens.max()) <= np.iinfo(self.variant.dtype).max
-        self.stream.write(tokens.astype(self.variant.dtype, copy=False).tobytes())
+        """Add tokens; a type that could hold one too large for the layout is refused."""
+        self.stream.write(tokens.astype(self.variant.dtype, casting="safe", copy=False).data)
         self.n_tokens += len(tokens)
 
     def finish(self) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -67,22 +68,27 @@ class Gpt2Tokenizer:
         self.encoding = tiktoken.Encoding(
             "gpt2", pat_str=GPT2_PATTERN, mergeable_ranks=ranks, special_tokens={}
         )
-        self.pool = ThreadPoolExecutor(os.cpu_count())
+        self.n_threads = os.cpu_count() or 1
+        self.pool = ThreadPoolExecutor(self.n_threads)
         self.fast = _gigatoken(ranks) if accelerate and find_spec("gigatoken") else None
 
     def encode_batch(self, texts: Sequence[str]) -> list[Tokens]:
         """The tokens of each text, in order; tiktoken lets other threads work meanwhile."""
         if self.fast is None:
-            return list(self.pool.map(self.encode_slowly, texts))
-        import awkward
-
-        rows = self.fast.encode_batch(list(texts))
-        flat = awkward.to_numpy(awkward.flatten(rows)).astype(np.uint16)
-        return np.split(flat, np.cumsum(awkward.to_numpy(awkward.num(rows)))[:-1])
+            share = max(1, len(texts) // self.n_threads)
+            parts = [texts[start : start + share] for start in range(0, len(texts), share)]
+            return [row for part in self.pool.map(self._encode_part, parts) for row in part]
+        rows = self.fast.encode_batch(list(texts)).layout
+        flat = rows.content.data.astype(np.uint16)
+        ends = rows.offsets.data.tolist()
+        return [flat[start:stop] for start, stop in pairwise(ends)]
 
     def encode_slowly(self, text: str) -> Tokens:
         """The tokens of one text by tiktoken: what gigatoken is held against."""
-        return self.encoding.encode_to_numpy(text, disallowed_special=()).astype(np.uint16)
+        return np.array(self.encoding.encode_ordinary(text), np.uint16)
+
+    def _encode_part(self, texts: Sequence[str]) -> list[Tokens]:
+        return [self.encode_slowly(text) for text in texts]
 
 
 class BpeTokenizer:
