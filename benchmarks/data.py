@@ -69,7 +69,9 @@ def one_thread(texts: list[str], tokenizer: Gpt2Tokenizer) -> None:
 def rates(file: Path, n_bytes: int, rounds: int) -> dict[str, float]:
     """Median MB/s of each way."""
     ranks = gpt2_ranks()
-    fast, slow = Gpt2Tokenizer(ranks), Gpt2Tokenizer(ranks, accelerate=False)
+    fast = Gpt2Tokenizer(ranks)
+    slow = Gpt2Tokenizer(ranks, accelerate=False, n_processes=os.cpu_count() or 1)
+    slow.encode_batch(["warm up"] * 100)
     texts = [document.text for document in open_corpus(str(file)).documents()]
     ways: dict[str, Callable[[], None]] = {
         "tiktoken, one thread, text in memory": lambda: one_thread(texts, slow),

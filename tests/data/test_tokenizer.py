@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import base64
+import subprocess
+import sys
+import time
 from importlib.resources import files
 from pathlib import Path
 
@@ -50,6 +53,28 @@ def test_gpt2_against_transformers_own_bpe() -> None:
 def test_gigatoken_equals_tiktoken(texts: list[str]) -> None:
     fast, slow = FAST.encode_batch(texts), SLOW.encode_batch(texts)
     assert all(np.array_equal(a, b) for a, b in zip(fast, slow, strict=True))
+
+
+def test_processes_change_nothing_and_end_with_their_parent() -> None:
+    code = (
+        "from prism_transformer.data.tokenizer import *\n"
+        "t = Gpt2Tokenizer(gpt2_ranks(), accelerate=False, n_processes=2)\n"
+        "print([r.tolist() for r in t.encode_batch(['a b', '', 'it is', 'x'] * 3)], flush=True)\n"
+        "print(*t.workers._processes, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    tokens, processes = killed.stdout.splitlines()
+    expected = [row.tolist() for row in SLOW.encode_batch(["a b", "", "it is", "x"] * 3)]
+    assert tokens == str(expected)
+    alive = processes.split()
+    assert len(alive) == 2
+    for _ in range(100):
+        alive = [pid for pid in alive if Path(f"/proc/{pid}").exists()]
+        if not alive:
+            return
+        time.sleep(0.1)
+    pytest.fail(f"orphans: {alive}")
 
 
 @pytest.mark.parametrize("tokenizer", [FAST, SLOW, ByteTokenizer()], ids=["giga", "tik", "bytes"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -129,7 +130,9 @@ def _tokenizer(
     from prism_transformer.data import tokenizer as tokenizers
 
     if name == "gpt2":
-        return tokenizers.Gpt2Tokenizer(tokenizers.gpt2_ranks(ranks), accelerate=gigatoken)
+        merges = tokenizers.gpt2_ranks(ranks)
+        cores = os.cpu_count() or 1
+        return tokenizers.Gpt2Tokenizer(merges, accelerate=gigatoken, n_processes=cores)
     if name == "bytes":
         return tokenizers.ByteTokenizer()
     kind, _, size = name.partition(":")

@@ -178,7 +178,7 @@ class _Stream:
 
 def encode_documents(documents: Iterable[Document], tokenizer: Tokenizer) -> Iterator[Encoded]:
     """Encode in batches, some of them ahead of the one in use."""
-    with ThreadPoolExecutor(1) as worker:
+    with ThreadPoolExecutor(AHEAD) as worker:
         waiting = []
         for batch in _batches(documents):
             waiting.append(worker.submit(_encode, batch, tokenizer))

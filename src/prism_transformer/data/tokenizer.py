@@ -5,13 +5,16 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import signal
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from importlib.resources import files
 from importlib.util import find_spec
 from itertools import pairwise
+from multiprocessing import get_context, parent_process
 from pathlib import Path
+from threading import Thread
 from typing import Any, Protocol
 
 import numpy as np
@@ -54,41 +57,78 @@ class ByteTokenizer:
 
 
 class Gpt2Tokenizer:
-    """GPT-2's BPE through tiktoken on all cores, or through gigatoken where it is installed."""
+    """GPT-2's BPE through gigatoken where it is installed, else through tiktoken.
+
+    ``n_processes`` lets tiktoken work in processes of their own; 0 keeps to this one.
+    """
 
     name = "gpt2"
     vocab_size = 50257
     end_of_text = 50256
     fingerprint = f"gpt2-{GPT2_DIGEST[:16]}"
 
-    def __init__(self, ranks: dict[bytes, int], *, accelerate: bool = True) -> None:
-        import tiktoken
-
-        # No special tokens: END_OF_TEXT in a text is text like any other.
-        self.encoding = tiktoken.Encoding(
-            "gpt2", pat_str=GPT2_PATTERN, mergeable_ranks=ranks, special_tokens={}
-        )
-        self.n_threads = os.cpu_count() or 1
-        self.pool = ThreadPoolExecutor(self.n_threads)
+    def __init__(
+        self, ranks: dict[bytes, int], *, accelerate: bool = True, n_processes: int = 0
+    ) -> None:
+        self.encoding = _tiktoken(ranks)
         self.fast = _gigatoken(ranks) if accelerate and find_spec("gigatoken") else None
+        self.n_processes = 0 if self.fast else n_processes
+        if self.n_processes:
+            self.workers = ProcessPoolExecutor(
+                n_processes, get_context("spawn"), initializer=_start_worker, initargs=(ranks,)
+            )
 
     def encode_batch(self, texts: Sequence[str]) -> list[Tokens]:
-        """The tokens of each text, in order; tiktoken lets other threads work meanwhile."""
-        if self.fast is None:
-            share = max(1, len(texts) // self.n_threads)
+        """The tokens of each text, in order."""
+        if self.n_processes:
+            share = -(-len(texts) // self.n_processes)
             parts = [texts[start : start + share] for start in range(0, len(texts), share)]
-            return [row for part in self.pool.map(self._encode_part, parts) for row in part]
+            return [row for rows in self.workers.map(_work, parts) for row in _rows(*rows)]
+        if self.fast is None:
+            return [self.encode_slowly(text) for text in texts]
         rows = self.fast.encode_batch(list(texts)).layout
         flat = rows.content.data.astype(np.uint16)
-        ends = rows.offsets.data.tolist()
-        return [flat[start:stop] for start, stop in pairwise(ends)]
+        return _rows(flat, rows.offsets.data)
 
     def encode_slowly(self, text: str) -> Tokens:
         """The tokens of one text by tiktoken: what gigatoken is held against."""
         return np.array(self.encoding.encode_ordinary(text), np.uint16)
 
-    def _encode_part(self, texts: Sequence[str]) -> list[Tokens]:
-        return [self.encode_slowly(text) for text in texts]
+
+def _rows(flat: Tokens, offsets: Tokens) -> list[Tokens]:
+    """The pieces of an array between neighbouring offsets, as views."""
+    return [flat[start:stop] for start, stop in pairwise(offsets.tolist())]
+
+
+def _tiktoken(ranks: dict[bytes, int]) -> Any:
+    import tiktoken
+
+    # No special tokens: END_OF_TEXT in a text is text like any other.
+    return tiktoken.Encoding("gpt2", pat_str=GPT2_PATTERN, mergeable_ranks=ranks, special_tokens={})
+
+
+_worker_encoding: Any = None  # set in worker processes alone
+
+
+def _start_worker(ranks: dict[bytes, int]) -> None:
+    """Prepare a process for ``_work``; it ends with its parent, however that ends."""
+    global _worker_encoding
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    Thread(target=_end_with_parent, daemon=True).start()
+    _worker_encoding = _tiktoken(ranks)
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _work(texts: Sequence[str]) -> tuple[Tokens, Tokens]:
+    """Texts to tokens in a worker: all in one array, and where each begins."""
+    rows = [np.array(_worker_encoding.encode_ordinary(text), np.uint16) for text in texts]
+    return np.concatenate(rows), np.cumsum([0, *map(len, rows)])
 
 
 class BpeTokenizer:
