@@ -51,7 +51,10 @@ def test_svg_keeps_its_text_and_is_the_same_every_time(tmp_path: Path) -> None:
 
 def test_deep_models_with_many_heads_are_drawn(tmp_path: Path) -> None:
     deep = HeadSchedule.parse("16x24 32x24 128x48")
-    save(head_schedules(HeadSchedule.uniform(128, 96), deep, 8192), tmp_path / "deep.png")
+    figure = head_schedules(HeadSchedule.uniform(128, 96), deep, 8192)
+    save(figure, tmp_path / "deep.png")
+    assert not figure.axes[1].collections  # no lines between heads: they would hide low bars
+    assert head_schedules(UNIFORM, SMALL, 768).axes[1].collections
 
 
 def test_unknown_ending_is_refused(tmp_path: Path) -> None:

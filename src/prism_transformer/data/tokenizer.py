@@ -22,7 +22,6 @@ import numpy as np
 from prism_transformer.data.shards import Tokens
 from prism_transformer.errors import InputError
 
-END_OF_TEXT = "<|endoftext|>"
 BPE_FILE = "tokenizer.json"
 
 # sha256 of GPT-2's merges, ``token in base64, rank`` line by line: whatever way they came.
@@ -103,7 +102,7 @@ def _rows(flat: Tokens, offsets: Tokens) -> list[Tokens]:
 def _tiktoken(ranks: dict[bytes, int]) -> Any:
     import tiktoken
 
-    # No special tokens: END_OF_TEXT in a text is text like any other.
+    # No special tokens: "<|endoftext|>" in a text is text like any other.
     return tiktoken.Encoding("gpt2", pat_str=GPT2_PATTERN, mergeable_ranks=ranks, special_tokens={})
 
 

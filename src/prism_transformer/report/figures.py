@@ -21,6 +21,8 @@ FORMATS = (".svg", ".pdf", ".png")
 # Wide heads are dark, narrow ones light, so that order reads without a legend.
 PALETTE = "viridis"
 
+MOST_HEADS_DRAWN = 32  # beyond that the lines between heads would hide the bars
+
 STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -54,8 +56,9 @@ def head_schedules(left: HeadSchedule, right: HeadSchedule, d_model: int) -> Fig
         depth = max(len(left), len(right))
         figure = Figure(figsize=(min(max(7.0, 0.32 * depth), 14.0), 3.2), layout="constrained")
         axes = figure.subplots(1, 2, sharey=True)
+        tallest = max(*left.heads, *right.heads)
         for ax, schedule in zip(axes, (left, right), strict=True):
-            _draw_schedule(ax, schedule, d_model)
+            _draw_schedule(ax, schedule, d_model, show_heads=tallest <= MOST_HEADS_DRAWN)
         axes[0].set_ylabel("attention heads")
         figure.supxlabel(
             f"layer; above each phase the width of one head, d_model {d_model}", fontsize=9
@@ -63,11 +66,11 @@ def head_schedules(left: HeadSchedule, right: HeadSchedule, d_model: int) -> Fig
         return figure
 
 
-def _draw_schedule(ax: Axes, schedule: HeadSchedule, d_model: int) -> None:
+def _draw_schedule(ax: Axes, schedule: HeadSchedule, d_model: int, show_heads: bool) -> None:
     for layer, width in enumerate(schedule.head_dims(d_model)):
         n_heads = schedule.heads[layer]
         ax.bar(layer, n_heads, width=0.86, color=_colour(width))
-        if n_heads <= 32:  # beyond that the lines would hide the bar
+        if show_heads:
             ax.hlines(range(1, n_heads), layer - 0.43, layer + 0.43, color="white", linewidth=0.7)
     for phase in schedule.phases:
         middle = phase.first_layer + (phase.n_layers - 1) / 2
