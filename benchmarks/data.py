@@ -1,4 +1,4 @@
-"""Tokenizing from JSONL to shards: gigatoken, tiktoken on all cores, tiktoken on one thread.
+"""Tokenizing from JSONL to shards, with gigatoken and tiktoken, against tiktoken and nothing else.
 
 Rounds are interleaved, so that a noisy machine slows all alike; ratios are of medians.
 
@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 
@@ -66,6 +67,19 @@ def one_thread(texts: list[str], tokenizer: Gpt2Tokenizer) -> None:
         tokenizer.encode_slowly(text)
 
 
+def all_cores(texts: list[str], tokenizer: Gpt2Tokenizer) -> None:
+    """Tiktoken and nothing else in a process per core: what the machine gives, no pipeline."""
+    cores = os.cpu_count() or 1
+    parts = [texts[core::cores] for core in range(cores)]
+    workers = [
+        get_context("fork").Process(target=one_thread, args=(part, tokenizer)) for part in parts
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+
+
 def rates(file: Path, n_bytes: int, rounds: int) -> dict[str, float]:
     """Median MB/s of each way."""
     ranks = gpt2_ranks()
@@ -75,6 +89,7 @@ def rates(file: Path, n_bytes: int, rounds: int) -> dict[str, float]:
     texts = [document.text for document in open_corpus(str(file)).documents()]
     ways: dict[str, Callable[[], None]] = {
         "tiktoken, one thread, text in memory": lambda: one_thread(texts, slow),
+        "tiktoken, all cores, text in memory": lambda: all_cores(texts, slow),
         "tiktoken, all cores, JSONL to shards": lambda: shards(file, slow),
         "gigatoken, JSONL to shards": lambda: shards(file, fast),
     }

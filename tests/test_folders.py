@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from prism_transformer.errors import InputError
-from prism_transformer.folders import new_folder
+from prism_transformer.folders import locked, new_folder
 
 
 def test_a_folder_appears_whole(tmp_path: Path) -> None:
@@ -40,3 +42,30 @@ def test_nothing_is_overwritten_but_an_empty_folder_may_be_filled(tmp_path: Path
         pass
     with pytest.raises(InputError, match="exists already"), new_folder(empty / "file"):
         pass
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    script = (
+        "import sys; from pathlib import Path; from prism_transformer.folders import locked\n"
+        "with locked(Path(sys.argv[1])): pass"
+    )
+    other = [sys.executable, "-c", script, str(folder)]
+    with locked(folder):
+        done = subprocess.run(other, capture_output=True, text=True, check=False)
+        assert "another process is writing there" in done.stderr
+        (folder / "work").touch()
+    assert subprocess.run(other, check=False).returncode == 0
+    assert [file.name for file in folder.iterdir()] == ["work"]
+
+
+def test_a_killed_process_leaves_no_lock_behind(tmp_path: Path) -> None:
+    script = (
+        "import os, sys; from pathlib import Path; from prism_transformer.folders import locked\n"
+        "with locked(Path(sys.argv[1])): os.kill(os.getpid(), 9)"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False)
+    assert (tmp_path / ".lock").exists()
+    with locked(tmp_path):
+        pass
+    assert not any(tmp_path.parent.glob(f"{tmp_path.name}/*"))

@@ -18,6 +18,7 @@ FILES = SOURCES + sorted((ROOT / "tests").rglob("*.py"))
 # A module imports only from lines above its own.
 LADDER = [
     "errors",
+    "folders",
     "schedule",
     "paper",
     "rules",
@@ -28,7 +29,6 @@ LADDER = [
     "recipe_file",
     "data",
     "model",
-    "folders",
     "weights",
     "sampling",
     "cost",

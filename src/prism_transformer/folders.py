@@ -1,14 +1,17 @@
-"""Writing folders that are either whole or not there."""
+"""Writing folders: whole or not at all, and by one process at a time."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from prism_transformer.errors import InputError
+
+LOCK_FILE = ".lock"
 
 
 def check_new(target: Path) -> None:
@@ -33,3 +36,32 @@ def new_folder(target: Path) -> Iterator[Path]:
         raise InputError(f"{target}: cannot be written: {error.strerror or error}") from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other processes from writing to a folder, which is made if it is not there.
+
+    The system lets go of the lock when this process ends, however it ends.
+    """
+    file = folder / LOCK_FILE
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = file.open("w")
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be written: {error.strerror}") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Whoever held it before may have removed the file that was just opened.
+            mine = os.fstat(lock.fileno()).st_ino == file.stat().st_ino
+        except (BlockingIOError, FileNotFoundError):
+            mine = False
+        if not mine:
+            raise InputError(f"{folder}: another process is writing there; let it finish first")
+        try:
+            yield
+        finally:
+            with suppress(OSError):  # a folder in which nothing was written goes with its lock
+                file.unlink()
+                folder.rmdir()

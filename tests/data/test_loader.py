@@ -130,7 +130,7 @@ def test_a_prepared_folder_is_loaded_and_watched(tmp_path: Path, prism_inside: P
         open_windows(folder, "train", 64, 257).batch(0, 0, 1)
     with pytest.raises(InputError, match="was made with 257 tokens, the model has 256"):
         open_windows(folder, "val", 64, 256)
-    with pytest.raises(InputError, match="has no manifest"):
+    with pytest.raises(InputError, match="neither a manifest nor shards"):
         open_windows(tmp_path, "val", 64, 257)
 
 
@@ -152,6 +152,15 @@ def test_real_shards_without_a_manifest_are_checked_as_far_as_they_can_be() -> N
     assert windows.batch(0, 0, 4).max() < 50257
     with pytest.raises(ShardError, match="beyond the vocabulary of 1000"):
         Windows([file], 1024, 1000).batch(0, 0, 1)
+
+
+@pytest.mark.skipif(not REAL.exists(), reason="no real llm.c shards beside this checkout")
+def test_a_folder_of_other_softwares_shards_is_used_as_it_is(tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        (tmp_path / f"tiny_{split}.bin").symlink_to(REAL / f"tiny_shakespeare_{split}.bin")
+    train, val = (open_windows(tmp_path, split, 1024, 50257) for split in ("train", "val"))
+    assert len(train) > len(val) > 1
+    assert train.sha256 is None
 
 
 def test_too_little_is_said(tmp_path: Path) -> None:

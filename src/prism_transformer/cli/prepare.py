@@ -66,6 +66,7 @@ def prepare(
         Only check every shard in full.
     """
     from prism_transformer.data.corpora import open_corpus
+    from prism_transformer.folders import locked
     from prism_transformer.terminal import make_console
 
     order = _order(recipe, corpus, tokenizer, out, val_tokens, train_tokens)
@@ -73,9 +74,10 @@ def prepare(
         _verify(order.folder)
         return
     source = open_corpus(order.corpus, text_key)
-    words = _tokenizer(order.tokenizer, source, order.folder, ranks, gigatoken)
-    manifest = _manifest(order, source, words, shard_tokens)
-    done = _run(make_console(), source, words, manifest, order.folder)
+    with locked(order.folder):
+        words = _tokenizer(order.tokenizer, source, order.folder, ranks, gigatoken)
+        manifest = _manifest(order, source, words, shard_tokens)
+        done = _run(make_console(), source, words, manifest, order.folder)
     if as_json:
         print_json(done.model_dump())
         return
@@ -140,7 +142,6 @@ def _tokenizer(
         raise InputError(f"tokenizer {name!r} is unknown; use gpt2, bytes or bpe:N, N above 257")
     file = folder / tokenizers.BPE_FILE
     if not file.exists():
-        folder.mkdir(parents=True, exist_ok=True)
         texts = (document.text for document in source.documents())
         tokenizers.train_bpe(texts, int(size), file)
     return tokenizers.BpeTokenizer(file, int(size))
@@ -182,7 +183,6 @@ def _run(
     from prism_transformer.data.prepare import prepare as write_shards
     from prism_transformer.terminal import byte_progress
 
-    folder.mkdir(parents=True, exist_ok=True)
     for leftover in folder.glob("*.partial"):
         leftover.unlink()
     done_before = sum(shard.text_bytes for shard in manifest.shards)

@@ -74,6 +74,7 @@ class Windows:
         self.vocab_size = vocab_size
         self.sha256 = sha256
         self.sound: set[int] = set()
+        """shards that were checked in full"""
         if len(self) < 1:
             raise InputError(f"{files[0]}: {self.ends[-1]} tokens hold no window of {seq_len} + 1")
 
@@ -120,10 +121,10 @@ class Windows:
 
 
 def open_windows(folder: Path, split: Split, seq_len: int, vocab_size: int) -> Windows:
-    """The windows of a prepared folder."""
+    """The windows of a prepared folder, or of one with shards of other software."""
     manifest = read_manifest(folder)
     if manifest is None:
-        raise InputError(f"{folder}: has no manifest; `prism prepare` makes one")
+        return Windows(_foreign_shards(folder, split), seq_len, vocab_size)
     if not manifest.complete:
         raise InputError(f"{folder}: is not complete; run `prism prepare` again to go on")
     if manifest.vocab_size > vocab_size:
@@ -133,6 +134,17 @@ def open_windows(folder: Path, split: Split, seq_len: int, vocab_size: int) -> W
     shards = manifest.of(split)
     files = [folder / shard.file for shard in shards]
     return Windows(files, seq_len, manifest.vocab_size, [shard.sha256 for shard in shards])
+
+
+def _foreign_shards(folder: Path, split: Split) -> list[Path]:
+    """Shards without a manifest, told apart by name: ``fineweb_val_000000.bin``."""
+    files = sorted(folder.glob(f"*{split}*.bin"))
+    if not files:
+        raise InputError(
+            f"{folder}: has neither a manifest nor shards named *{split}*.bin; `prism prepare` "
+            "makes them"
+        )
+    return files
 
 
 def _check_sha256(file: Path, expected: str) -> None:

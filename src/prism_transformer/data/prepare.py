@@ -30,8 +30,8 @@ from prism_transformer.data.shards import (
 from prism_transformer.data.tokenizer import Gpt2Tokenizer, Tokenizer
 from prism_transformer.errors import InputError
 
-BATCH_CHARACTERS = 2_000_000
-AHEAD = 2  # batches that are encoded while one is written
+BATCH_CHARACTERS = 1_000_000
+AHEAD = 4  # batches that are encoded while one is written
 SAMPLE = 4  # documents of every shard on which gigatoken is held against tiktoken
 
 Report = Callable[[int], None]
