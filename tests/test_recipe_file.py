@@ -76,7 +76,10 @@ def test_base_is_found_beside_the_file_before_the_package(tmp_path: Path) -> Non
         ("optim.lr=nan", "optim.lr = nan: Input should be a finite number"),
         ("train.seed=1.5", "train.seed = 1.5: Input should be a valid integer"),
         ("train.seed=true", "train.seed = True: Input should be a valid integer"),
-        ("train.precision=fp8", "train.precision = 'fp8': Input should be 'bf16' or 'fp32'"),
+        (
+            "train.precision=fp8",
+            "train.precision = 'fp8': Input should be 'auto', 'bf16'",
+        ),
         ("model.schedule=5x12", "model: schedule = 5x12: layer 0: 5 heads do not divide"),
         ("model.schedule=smal", "did you mean the preset 'small'?"),
         ("train.batch_tokens=1000", "train.batch_tokens = 1000 is not a multiple"),

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from prism_transformer.recipe import ModelConfig, Precision, Recipe
 
 FLOAT32_BYTES = 4
-MATMUL_BYTES: dict[Precision, int] = {"bf16": 2, "fp32": 4}
+# Where the device decides, the more: auto is float32 on a CPU.
+MATMUL_BYTES: dict[Precision, int] = {"bf16": 2, "auto": 4, "fp32": 4, "fp64": 8}
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,15 @@
-"""The one kind of error that is the user's to fix."""
+"""Errors that people can do something about: printed plainly, without a traceback."""
+
+from __future__ import annotations
 
 
 class InputError(ValueError):
-    """Something given to us is wrong: the message says what, where, its value, and the remedy.
+    """Something the user gave or has is wrong; the message says what, where, and the remedy."""
 
-    Commands print it as one plain paragraph and exit with code 2; anything else is our bug and
-    traces back.
-    """
+    exit_code = 2
+
+
+class RunError(InputError):
+    """Nothing is wrong with the input, but a run cannot go on."""
+
+    exit_code = 1

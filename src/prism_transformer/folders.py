@@ -29,13 +29,31 @@ def new_folder(target: Path) -> Iterator[Path]:
     try:
         partial.mkdir(parents=True)
         yield partial
+        _to_disk(partial)
         if target.exists():
             target.rmdir()
         partial.rename(target)
+        _sync(target.parent)
     except OSError as error:
         raise InputError(f"{target}: cannot be written: {error.strerror or error}") from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _to_disk(folder: Path) -> None:
+    """Make sure that everything is on the disk before its name says that it is."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            _sync(path)
+    _sync(folder)
+
+
+def _sync(path: Path) -> None:
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
 
 
 @contextmanager

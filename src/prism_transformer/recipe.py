@@ -1,6 +1,6 @@
 """Recipes: everything that defines one run, typed and frozen, and the numbers it implies.
 
-Its sections are ``model``, ``data``, ``train`` and ``optim``; ``recipe_file.py`` reads it.
+Its sections are ``model``, ``data``, ``train``, ``optim`` and ``run``; ``recipe_file.py`` reads it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ from prism_transformer.schedule import HeadSchedule, ScheduleError, head_counts
 VOCAB_MULTIPLE = 128
 
 RopeFrequencies = Literal["per-width", "tiled"]
-Precision = Literal["bf16", "fp32"]
+Precision = Literal["auto", "bf16", "fp32", "fp64"]
+Compile = Literal["auto", "on", "off"]
+Distribution = Literal["ddp", "fully_shard"]
+Tracker = Literal["tensorboard", "wandb", "trackio"]
 
 
 def _read_schedule(value: Any) -> HeadSchedule:
@@ -128,8 +131,13 @@ class TrainConfig(Section):
     """tokens per optimizer step over all devices"""
     micro_batch: PositiveInt
     """sequences per device and pass; gradient accumulation is derived"""
-    precision: Precision = "bf16"
-    """``bf16`` is mixed: float32 weights and optimizer, bfloat16 matmuls"""
+    precision: Precision = "auto"
+    """``bf16`` is mixed: float32 weights and optimizer, bfloat16 matmuls; ``auto`` is that on CUDA
+    and float32 elsewhere; ``fp64`` is for checks"""
+    compile: Compile = "auto"
+    """compile the layers; ``auto`` where it pays"""
+    distribution: Distribution = "ddp"
+    """``fully_shard`` splits weights and optimizer over devices, for models that outgrow one"""
     activation_checkpointing: bool = False
     """recompute each layer in the backward pass: less memory, a third more time"""
     seed: Seed = 0
@@ -151,6 +159,21 @@ class OptimConfig(Section):
     grad_clip: PositiveFloat = 1.0
 
 
+class RunConfig(Section):
+    """How a run is watched and saved; nothing here changes what is learnt."""
+
+    val_every: PositiveInt = 250
+    """steps between validations; the first and the last are always there"""
+    checkpoint_every: PositiveInt = 1000
+    """steps"""
+    keep_checkpoints: PositiveInt = 2
+    """the newest so many stay"""
+    attention_every: PositiveInt = 250
+    """steps between looks at each layer's largest attention logit"""
+    trackers: list[Tracker] = []
+    """where else to send metrics; none is needed"""
+
+
 class Recipe(Section):
     """One run."""
 
@@ -158,6 +181,7 @@ class Recipe(Section):
     data: DataConfig
     train: TrainConfig
     optim: OptimConfig
+    run: RunConfig = RunConfig()
 
     @model_validator(mode="after")
     def _batches_fit(self) -> Self:
@@ -172,6 +196,11 @@ class Recipe(Section):
             raise ValueError(
                 f"train.tokens = {self.train.tokens} is less than train.batch_tokens = {step}, "
                 "one step"
+            )
+        if self.data.val_tokens % self.model.seq_len:
+            raise ValueError(
+                f"data.val_tokens = {self.data.val_tokens} is not a multiple of model.seq_len = "
+                f"{self.model.seq_len}; validation scores whole windows"
             )
         return self
 
@@ -193,3 +222,14 @@ class Recipe(Section):
     @property
     def _pass_tokens(self) -> int:
         return self.train.micro_batch * self.model.seq_len
+
+
+def differences(before: Recipe, after: Recipe) -> list[str]:
+    """Every value that is not the same in two recipes: ``optim.lr: 0.001 -> 0.002``."""
+    old, new = before.model_dump(), after.model_dump()
+    return [
+        f"{section}.{key}: {value} -> {new[section][key]}"
+        for section, keys in old.items()
+        for key, value in keys.items()
+        if value != new[section][key]
+    ]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -52,23 +55,28 @@ class KVCache:
 
 
 @torch.inference_mode()
-def generate(
+def stream(
     model: PrismLM,
     tokens: Tensor,
     n_new: int,
     *,
     temperature: float = 1.0,
     top_k: int | None = None,
+    top_p: float | None = None,
     seed: int = 0,
-) -> Tensor:
-    """Continue ``tokens`` (B, T) by ``n_new`` tokens each; temperature 0 takes the likeliest.
+) -> Iterator[Tensor]:
+    """Draw ``n_new`` tokens after ``tokens`` (B, T), each (B, 1) as soon as it is known.
 
-    Rows that only pad the embedding are never drawn.
+    Temperature 0 takes the likeliest. ``top_k`` keeps that many likeliest tokens, ``top_p`` the
+    fewest likeliest that have this probability together. Rows that only pad the embedding are
+    never drawn.
     """
     if tokens.dim() != 2 or not tokens.numel():
         raise ValueError(f"tokens have shape {tuple(tokens.shape)}; a prompt is (B, T), T > 0")
     if n_new < 0 or temperature < 0 or (top_k is not None and top_k < 1):
         raise ValueError(f"cannot sample with {n_new=}, {temperature=}, {top_k=}")
+    if top_p is not None and not 0 < top_p <= 1:
+        raise ValueError(f"cannot sample with {top_p=}; it is a probability above 0")
     batch, length = tokens.shape
     weight = model.embedding.weight
     cache = KVCache(model.config, batch, length + n_new, device=weight.device, dtype=weight.dtype)
@@ -79,12 +87,22 @@ def generate(
         positions = torch.arange(start, start + new.shape[1], device=tokens.device)
         x = model.hidden(model.embedding(new), positions=positions, cache=cache)
         logits = model.logits(x[:, -1])[:, : model.config.vocab_size]
-        new = _sample(logits, temperature, top_k, draw)
-        tokens = torch.cat((tokens, new), dim=1)
-    return tokens
+        new = _sample(logits, temperature, top_k, top_p, draw)
+        yield new
 
 
-def _sample(logits: Tensor, temperature: float, top_k: int | None, draw: torch.Generator) -> Tensor:
+def generate(model: PrismLM, tokens: Tensor, n_new: int, **how: Any) -> Tensor:
+    """Continue ``tokens`` (B, T) by ``n_new`` each; options are those of ``stream``."""
+    return torch.cat((tokens, *stream(model, tokens, n_new, **how)), dim=1)
+
+
+def _sample(
+    logits: Tensor,
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+    draw: torch.Generator,
+) -> Tensor:
     """One token (B, 1) from logits (B, V)."""
     if temperature == 0.0:
         return logits.argmax(-1, keepdim=True)
@@ -92,4 +110,14 @@ def _sample(logits: Tensor, temperature: float, top_k: int | None, draw: torch.G
     if top_k is not None:
         lowest = logits.topk(min(top_k, logits.shape[-1])).values[:, -1:]
         logits = logits.masked_fill(logits < lowest, -torch.inf)
+    if top_p is not None:
+        logits = logits.masked_fill(~_nucleus(logits, top_p), -torch.inf)
     return torch.multinomial(logits.softmax(-1), 1, generator=draw)
+
+
+def _nucleus(logits: Tensor, top_p: float) -> Tensor:
+    """Which tokens are among the fewest likeliest that have probability ``top_p`` together."""
+    sorted_logits, order = logits.sort(-1, descending=True)
+    probabilities = sorted_logits.softmax(-1)
+    before = probabilities.cumsum(-1) - probabilities
+    return torch.zeros_like(logits, dtype=torch.bool).scatter(-1, order, before < top_p)

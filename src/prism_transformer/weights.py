@@ -6,7 +6,9 @@ its own; ``load_model`` holds it against the config.
 
 from __future__ import annotations
 
+import errno
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -28,18 +30,41 @@ SCHEDULE = "head_schedule"
 
 def save_model(model: PrismLM, folder: Path) -> None:
     """Write the model to a new folder."""
-    schedule = torch.tensor(model.config.schedule.heads)
     weights = {name: weight.detach().cpu() for name, weight in model.state_dict().items()}
     with new_folder(folder) as place:
-        config = json.dumps(model.config.model_dump(), indent=2)
-        (place / CONFIG_FILE).write_text(config + "\n", "utf-8")
-        save_file({SCHEDULE: schedule, **weights}, place / WEIGHTS_FILE)
+        write_model(model.config, weights, place)
+
+
+def write_model(config: ModelConfig, weights: Mapping[str, Tensor], place: Path) -> None:
+    """Write config and weights into a folder that is there."""
+    schedule = torch.tensor(config.schedule.heads)
+    text = json.dumps(config.model_dump(), indent=2)
+    (place / CONFIG_FILE).write_text(text + "\n", "utf-8")
+    write_tensors({SCHEDULE: schedule, **weights}, place / WEIGHTS_FILE)
+
+
+def write_tensors(tensors: Mapping[str, Tensor], file: Path) -> None:
+    """Write a safetensors file; a full disk is an OSError, as for any other file."""
+    try:
+        save_file(dict(tensors), file)
+    except SafetensorError as error:
+        raise OSError(errno.EIO, str(error)) from None
+
+
+def read_tensors(file: Path) -> dict[str, Tensor]:
+    """Read a safetensors file."""
+    try:
+        return load_file(file)
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read: {error.strerror or error}") from None
+    except SafetensorError as error:
+        raise InputError(f"{file}: not a sound safetensors file: {error}") from None
 
 
 def load_model(folder: Path) -> PrismLM:
     """Read a model, in the precision it was saved in."""
     config = _read_config(folder / CONFIG_FILE)
-    weights = _read_weights(folder / WEIGHTS_FILE)
+    weights = read_tensors(folder / WEIGHTS_FILE)
     check_schedule(weights.pop(SCHEDULE, None), config.schedule, folder)
     with torch.device("meta"):
         model = PrismLM(config)
@@ -77,12 +102,3 @@ def _read_config(file: Path) -> ModelConfig:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
         raise InputError(f"{file}: {key}: {first['msg'].removeprefix('Value error, ')}") from None
-
-
-def _read_weights(file: Path) -> dict[str, Tensor]:
-    try:
-        return load_file(file)
-    except OSError as error:
-        raise InputError(f"{file}: cannot be read: {error.strerror or error}") from None
-    except SafetensorError as error:
-        raise InputError(f"{file}: not a sound safetensors file: {error}") from None

@@ -15,6 +15,7 @@ from prism_transformer.cli.convert import export, import_model
 from prism_transformer.cli.prepare import prepare
 from prism_transformer.cli.recipe import recipes, show
 from prism_transformer.cli.schedule import app as schedule_app
+from prism_transformer.cli.train import generate, resume, train
 from prism_transformer.errors import InputError
 
 app = App(
@@ -28,6 +29,9 @@ app.command(schedule_app)
 app.command(show, help_epilogue="Example:  prism show prism-small optim.lr=3e-4 > mine.toml")
 app.command(recipes, help_epilogue="Example:  prism recipes prism-small --out mine.toml")
 app.command(prepare, help_epilogue="Example:  prism prepare sotu --out data/sotu")
+app.command(train, help_epilogue="Example:  prism train prism-nano train.seed=1 --out runs/first")
+app.command(resume, help_epilogue="Example:  prism resume runs/first")
+app.command(generate, help_epilogue='Example:  prism generate runs/first --prompt "My fellow"')
 app.command(export, help_epilogue="Example:  prism export prism-small hf-prism-small")
 app.command(
     import_model,
@@ -58,7 +62,7 @@ def main() -> NoReturn:
         sys.stdout.flush()
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
-        code = 2
+        code = error.exit_code
     except BrokenPipeError:  # `prism ... | head`: the reader has seen enough, as for any program
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 128 + 13  # SIGPIPE

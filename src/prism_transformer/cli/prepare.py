@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from prism_transformer.data.corpora import Corpus
     from prism_transformer.data.manifest import Manifest, Split
     from prism_transformer.data.tokenizer import Tokenizer
+    from prism_transformer.recipe import Recipe
 
 EMBEDDED = "sotu"
 DEFAULT_VAL_TOKENS = 131_072
+SHARD_TOKENS = 100_000_000
 
 
 def prepare(
@@ -31,7 +33,7 @@ def prepare(
     text_key: str = "text",
     val_tokens: Whole | None = None,
     train_tokens: Whole | None = None,
-    shard_tokens: Whole = 100_000_000,
+    shard_tokens: Whole = SHARD_TOKENS,
     ranks: Path | None = None,
     gigatoken: bool = True,
     verify: bool = False,
@@ -65,19 +67,23 @@ def prepare(
     verify
         Only check every shard in full.
     """
-    from prism_transformer.data.corpora import open_corpus
-    from prism_transformer.folders import locked
     from prism_transformer.terminal import make_console
 
-    order = _order(recipe, corpus, tokenizer, out, val_tokens, train_tokens)
+    if recipe is None:
+        name = corpus or EMBEDDED
+        own = Path("data") / Path(name.replace(":", "-")).name.partition(".")[0].strip("*")
+        held_out = DEFAULT_VAL_TOKENS if val_tokens is None else val_tokens
+        order = _Order(name, tokenizer or "gpt2", out or own, held_out, train_tokens)
+    elif any(given is not None for given in (corpus, tokenizer, val_tokens, train_tokens)):
+        raise InputError(f"--recipe {recipe} says what to prepare; drop the rest, or the recipe")
+    else:
+        from prism_transformer.recipe_file import load_recipe
+
+        order = _order(load_recipe(recipe), out)
     if verify:
         _verify(order.folder)
         return
-    source = open_corpus(order.corpus, text_key)
-    with locked(order.folder):
-        words = _tokenizer(order.tokenizer, source, order.folder, ranks, gigatoken)
-        manifest = _manifest(order, source, words, shard_tokens)
-        done = _run(make_console(), source, words, manifest, order.folder)
+    done = _prepare(make_console(), order, text_key, shard_tokens, ranks, gigatoken)
     if as_json:
         print_json(done.model_dump())
         return
@@ -103,27 +109,39 @@ class _Order:
     train_tokens: int | None
 
 
-def _order(
-    recipe: str | None,
-    corpus: str | None,
-    tokenizer: str | None,
-    out: Path | None,
-    val_tokens: int | None,
-    train_tokens: int | None,
-) -> _Order:
-    if recipe is None:
-        name = corpus or EMBEDDED
-        own = Path("data") / Path(name.replace(":", "-")).name.partition(".")[0].strip("*")
-        held_out = DEFAULT_VAL_TOKENS if val_tokens is None else val_tokens
-        return _Order(name, tokenizer or "gpt2", out or own, held_out, train_tokens)
-    from prism_transformer.recipe_file import load_recipe
+def _order(recipe: Recipe, out: Path | None = None) -> _Order:
+    data = recipe.data
+    # The hub has more than anybody wants; of what is here already, all is prepared.
+    limit = recipe.train.tokens if data.corpus.startswith("hf:") else None
+    return _Order(data.corpus, data.tokenizer, out or Path(data.folder), data.val_tokens, limit)
 
-    if any(given is not None for given in (corpus, tokenizer, val_tokens, train_tokens)):
-        raise InputError(f"--recipe {recipe} says what to prepare; drop the rest, or the recipe")
-    wanted = load_recipe(recipe)
-    data = wanted.data
-    folder = out or Path(data.folder)
-    return _Order(data.corpus, data.tokenizer, folder, data.val_tokens, wanted.train.tokens)
+
+def prepare_embedded(console: Console, recipe: Recipe) -> None:
+    """Prepare what a recipe trains on, if that is the embedded corpus and not done yet."""
+    from prism_transformer.data.manifest import read_manifest
+
+    order = _order(recipe)
+    manifest = read_manifest(order.folder) if order.folder.is_dir() else None
+    if order.corpus == EMBEDDED and (manifest is None or not manifest.complete):
+        _prepare(console, order)
+
+
+def _prepare(
+    console: Console,
+    order: _Order,
+    text_key: str = "text",
+    shard_tokens: int = SHARD_TOKENS,
+    ranks: Path | None = None,
+    gigatoken: bool = True,
+) -> Manifest:
+    from prism_transformer.data.corpora import open_corpus
+    from prism_transformer.folders import locked
+
+    source = open_corpus(order.corpus, text_key)
+    with locked(order.folder):
+        words = _tokenizer(order.tokenizer, source, order.folder, ranks, gigatoken)
+        manifest = _manifest(order, source, words, shard_tokens)
+        return _run(console, source, words, manifest, order.folder)
 
 
 def _tokenizer(
@@ -131,20 +149,12 @@ def _tokenizer(
 ) -> Tokenizer:
     from prism_transformer.data import tokenizer as tokenizers
 
-    if name == "gpt2":
-        merges = tokenizers.gpt2_ranks(ranks)
-        cores = os.cpu_count() or 1
-        return tokenizers.Gpt2Tokenizer(merges, accelerate=gigatoken, n_processes=cores)
-    if name == "bytes":
-        return tokenizers.ByteTokenizer()
-    kind, _, size = name.partition(":")
-    if kind != "bpe" or not size.isdecimal() or not 257 < int(size) <= 1_000_000:
-        raise InputError(f"tokenizer {name!r} is unknown; use gpt2, bytes or bpe:N, N above 257")
     file = folder / tokenizers.BPE_FILE
-    if not file.exists():
-        texts = (document.text for document in source.documents())
-        tokenizers.train_bpe(texts, int(size), file)
-    return tokenizers.BpeTokenizer(file, int(size))
+    if name not in ("gpt2", "bytes") and not file.exists():
+        size = tokenizers.bpe_size(name)
+        tokenizers.train_bpe((document.text for document in source.documents()), size, file)
+    workers = os.cpu_count() or 1
+    return tokenizers.open_tokenizer(name, folder, ranks, accelerate=gigatoken, workers=workers)
 
 
 def _manifest(order: _Order, source: Corpus, words: Tokenizer, shard_tokens: int) -> Manifest:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 from pathlib import Path
+from time import perf_counter
 from typing import TypeVar
 
 import numpy as np
@@ -177,3 +178,15 @@ def prefetched(items: Iterable[T]) -> Iterator[T]:
         while (item := waiting.result()) is not nothing:
             waiting = worker.submit(next, iterator, nothing)
             yield item  # type: ignore[misc]
+
+
+def timed(items: Iterable[T]) -> Iterator[tuple[T, float]]:
+    """Items, each with the seconds its coming took."""
+    iterator = iter(items)
+    while True:
+        started = perf_counter()
+        try:
+            item = next(iterator)
+        except StopIteration:
+            return
+        yield item, perf_counter() - started

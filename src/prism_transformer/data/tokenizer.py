@@ -9,6 +9,7 @@ import signal
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import cache
 from importlib.resources import files
 from importlib.util import find_spec
 from itertools import pairwise
@@ -41,6 +42,9 @@ class Tokenizer(Protocol):
     def encode_batch(self, texts: Sequence[str]) -> list[Tokens]:
         """The tokens of each text."""
 
+    def piece(self, token: int) -> bytes:
+        """The bytes that a token stands for; none for the end of text."""
+
 
 class ByteTokenizer:
     """Every UTF-8 byte a token, and one more for the end of text."""
@@ -53,6 +57,10 @@ class ByteTokenizer:
     def encode_batch(self, texts: Sequence[str]) -> list[Tokens]:
         """The bytes of each text."""
         return [np.frombuffer(text.encode(), np.uint8).astype(np.uint16) for text in texts]
+
+    def piece(self, token: int) -> bytes:
+        """The byte itself."""
+        return bytes([token]) if token < self.end_of_text else b""
 
 
 class Gpt2Tokenizer:
@@ -92,6 +100,10 @@ class Gpt2Tokenizer:
     def encode_slowly(self, text: str) -> Tokens:
         """The tokens of one text by tiktoken: what gigatoken is held against."""
         return np.array(self.encoding.encode_ordinary(text), np.uint16)
+
+    def piece(self, token: int) -> bytes:
+        """The bytes of a token."""
+        return b"" if token == self.end_of_text else self.encoding.decode_single_token_bytes(token)
 
 
 def _rows(flat: Tokens, offsets: Tokens) -> list[Tokens]:
@@ -152,6 +164,36 @@ class BpeTokenizer:
         dtype = np.uint16 if self.vocab_size <= 2**16 else np.uint32
         rows = self.bpe.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.asarray(row.ids, dtype) for row in rows]
+
+    def piece(self, token: int) -> bytes:
+        """The bytes of a token, which its vocabulary spells in stand-in characters."""
+        characters = byte_characters()
+        return bytes(characters.index(each) for each in self.bpe.id_to_token(token) or "")
+
+
+@cache
+def byte_characters() -> str:
+    """The character that stands for each byte in a byte-level vocabulary: GPT-2's alphabet."""
+    plain = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = iter(range(0x100, 0x200))
+    return "".join(chr(byte if byte in plain else next(others)) for byte in range(256))
+
+
+def open_tokenizer(
+    name: str, folder: Path, ranks: Path | None = None, *, accelerate: bool = True, workers: int = 0
+) -> Tokenizer:
+    """A tokenizer by name: gpt2, bytes, or bpe:N, which is in a file of the folder."""
+    if name == "gpt2":
+        return Gpt2Tokenizer(gpt2_ranks(ranks), accelerate=accelerate, n_processes=workers)
+    return ByteTokenizer() if name == "bytes" else BpeTokenizer(folder / BPE_FILE, bpe_size(name))
+
+
+def bpe_size(name: str) -> int:
+    """The N of bpe:N."""
+    kind, _, size = name.partition(":")
+    if kind != "bpe" or not size.isdecimal() or not 257 < int(size) <= 1_000_000:
+        raise InputError(f"tokenizer {name!r} is unknown; use gpt2, bytes or bpe:N, N above 257")
+    return int(size)
 
 
 def train_bpe(texts: Iterable[str], vocab_size: int, file: Path) -> None:

@@ -1,0 +1,259 @@
+"""A run in hand: everything the loop works on, new or taken up where it was left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from prism_transformer.data.loader import Windows, open_windows
+from prism_transformer.data.manifest import read_manifest
+from prism_transformer.errors import InputError
+from prism_transformer.folders import locked
+from prism_transformer.model import PrismLM
+from prism_transformer.recipe import Recipe, differences
+from prism_transformer.recipe_file import load_recipe
+from prism_transformer.train.checkpoint import (
+    OPTIMIZER_FILE,
+    RECIPE_FILE,
+    State,
+    check_checkpoint,
+    checkpoint_folder,
+    newest_sound,
+    prune,
+    read_state,
+    save_checkpoint,
+    sweep,
+)
+from prism_transformer.train.device import Settings, compile_layers
+from prism_transformer.train.distributed import World, distribute, part_of, whole
+from prism_transformer.train.environment import environment, session, shard_sums
+from prism_transformer.train.optim import make_optimizer
+from prism_transformer.train.run import Metrics, Row, create_run, note_session, read_environment
+from prism_transformer.train.stopping import StopRequest
+from prism_transformer.train.trackers import Trackers
+from prism_transformer.weights import SCHEDULE, WEIGHTS_FILE, check_schedule, read_tensors
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+@dataclass
+class Job:
+    """A run and how far it is."""
+
+    folder: Path
+    recipe: Recipe
+    settings: Settings
+    world: World
+    train: Windows
+    val: Windows
+    model: PrismLM
+    wrapped: nn.Module
+    """the model as training calls it"""
+    optimizer: torch.optim.AdamW
+    step: int = 0
+    """updates done"""
+    metrics: Metrics | None = None
+    """in the first process"""
+    trackers: Trackers | None = None
+    stop: StopRequest = field(default_factory=StopRequest)
+    stopping: bool = False
+    """some process was asked to stop"""
+
+    @property
+    def how(self) -> str:
+        """How to go on later."""
+        return f"go on with `prism resume {self.folder}`"
+
+    @property
+    def sequences(self) -> int:
+        """Windows in one step over all processes."""
+        return self.recipe.train.batch_tokens // self.recipe.model.seq_len
+
+    @property
+    def passes(self) -> int:
+        """Passes of this process in one step."""
+        passes = self.recipe.accumulation(self.world.size)
+        assert passes is not None
+        return passes
+
+    def log(self, kind: str, row: Row) -> Row:
+        """Write a row of metrics, in the first process, and return it."""
+        row = {"step": self.step, "kind": kind, **row}
+        if self.metrics is not None:
+            self.metrics.write(row)
+        if self.trackers is not None:
+            self.trackers.send(self.step, kind, row)
+        return row
+
+    def save(self) -> None:
+        """Write a checkpoint; older ones go only when it has been read back."""
+        weights, moments = full_state(self.model, self.optimizer, keep=self.world.is_first)
+        if self.world.is_first:
+            assert self.metrics is not None
+            tokens = self.step * self.recipe.train.batch_tokens
+            state = State(self.step, tokens, self.metrics.sync())
+            folder = checkpoint_folder(self.folder, self.step)
+            try:
+                save_checkpoint(folder, self.recipe, state, weights, moments)
+                check_checkpoint(folder)
+            except InputError as error:
+                raise InputError(f"{error}; what was saved before is intact: {self.how}") from None
+            prune(self.folder, self.recipe.run.keep_checkpoints)
+        self.world.wait()
+
+
+def open_data(recipe: Recipe) -> tuple[Windows, Windows]:
+    """Training and validation windows, checked against the recipe."""
+    folder, data, config = Path(recipe.data.folder), recipe.data, recipe.model
+    manifest = read_manifest(folder) if folder.is_dir() else None
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no shards there; `prism prepare --recipe ...` makes them")
+    if manifest is not None and manifest.tokenizer != data.tokenizer:
+        raise InputError(
+            f"{folder}: its shards were made with tokenizer {manifest.tokenizer}, the recipe says "
+            f"{data.tokenizer}"
+        )
+    train = open_windows(folder, "train", config.seq_len, config.vocab_size)
+    val = open_windows(folder, "val", config.seq_len, config.vocab_size)
+    if len(val) * config.seq_len < data.val_tokens:
+        raise InputError(
+            f"{folder}: its validation slice has {len(val) * config.seq_len} tokens, the recipe "
+            f"scores {data.val_tokens}"
+        )
+    return train, val
+
+
+@contextmanager
+def new_job(folder: Path, recipe: Recipe, settings: Settings, world: World) -> Iterator[Job]:
+    """Begin a run in a folder that is not there yet."""
+    train, val = open_data(recipe)
+    model = _model(recipe, settings, world)
+    if world.is_first:
+        create_run(folder, recipe, environment(recipe, model, train, settings))
+    world.wait()
+    with locked(folder) if world.is_first else nullcontext():
+        job = _assemble(folder, recipe, settings, world, train, val, model)
+        _take_up(job, 0, 0)
+        yield job
+
+
+@contextmanager
+def resumed_job(
+    folder: Path, recipe: Recipe, settings: Settings, world: World, notes: list[str]
+) -> Iterator[Job]:
+    """Go on with a run from its newest sound checkpoint; ``notes`` gets what is worth saying."""
+    with locked(folder) if world.is_first else nullcontext():
+        train, val = open_data(recipe)
+        _check_shards(folder, train)
+        checkpoint = _checkpoint(folder, recipe, world, notes)
+        job = _assemble(
+            folder, recipe, settings, world, train, val, _model(recipe, settings, world)
+        )
+        state = State(0, 0, 0) if checkpoint is None else read_state(checkpoint)
+        if checkpoint is not None:
+            load_state(job.model, job.optimizer, checkpoint, state.step)
+        _take_up(job, state.step, state.metrics_bytes)
+        yield job
+
+
+def _model(recipe: Recipe, settings: Settings, world: World) -> PrismLM:
+    passes = recipe.accumulation(world.size)
+    if passes is None:
+        raise InputError(
+            f"train.batch_tokens = {recipe.train.batch_tokens} does not split over {world.size} "
+            f"processes of train.micro_batch = {recipe.train.micro_batch} sequences"
+        )
+    model = PrismLM(recipe.model, recipe.train.seed).to(settings.dtype)
+    model.activation_checkpointing = recipe.train.activation_checkpointing
+    return model
+
+
+def _assemble(
+    folder: Path,
+    recipe: Recipe,
+    settings: Settings,
+    world: World,
+    train: Windows,
+    val: Windows,
+    model: PrismLM,
+) -> Job:
+    if settings.compiled:
+        compile_layers(model)
+    if world.size == 1 or recipe.train.distribution == "ddp":
+        model.to(world.device)  # fully_shard moves its parts by itself
+    wrapped = distribute(model, world, recipe.train.distribution)
+    optimizer = make_optimizer(model, recipe.optim)
+    return Job(folder, recipe, settings, world, train, val, model, wrapped, optimizer)
+
+
+def _take_up(job: Job, step: int, metrics_bytes: int) -> None:
+    job.step = step
+    if job.world.is_first:
+        job.metrics = Metrics(job.folder, metrics_bytes)
+        job.trackers = Trackers(job.recipe.run.trackers, job.folder, job.recipe)
+        note_session(job.folder, session(step, job.world.size, job.settings))
+
+
+def _checkpoint(folder: Path, recipe: Recipe, world: World, notes: list[str]) -> Path | None:
+    """The newest sound checkpoint; every process finds the same."""
+    if world.is_first:
+        list(sweep(folder))
+    world.wait()
+    checkpoint, problems = newest_sound(folder)
+    notes += problems
+    if checkpoint is None:
+        notes.append("no sound checkpoint: begins again at step 0")
+        return None
+    notes.append(f"goes on from {checkpoint}")
+    changed = differences(load_recipe(checkpoint / RECIPE_FILE), recipe)
+    if changed:
+        raise InputError(f"{folder}: its recipe was changed since: " + "; ".join(changed))
+    return checkpoint
+
+
+def _check_shards(folder: Path, train: Windows) -> None:
+    before, now = read_environment(folder)["hashes"]["shards"], shard_sums(train)
+    for name in sorted(before.keys() | now.keys()):
+        if before.get(name) != now.get(name):
+            raise InputError(f"{train.files[0].parent / name}: is not the shard the run began with")
+
+
+def full_state(
+    model: PrismLM, optimizer: torch.optim.AdamW, keep: bool = True
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Weights and AdamW's moments as in one process; all must ask, those that ``keep`` get them."""
+    weights, moments = {}, {}
+    for name, weight in model.named_parameters():
+        full = whole(weight)
+        if keep:
+            weights[name] = full
+        for kind in MOMENTS:
+            moment = optimizer.state[weight].get(kind)
+            full = torch.zeros_like(full) if moment is None else whole(moment)
+            if keep:
+                moments[f"{kind}.{name}"] = full
+    return weights, moments
+
+
+@torch.no_grad()
+def load_state(model: PrismLM, optimizer: torch.optim.AdamW, checkpoint: Path, step: int) -> None:
+    """Fill a model and its optimizer from a checkpoint, whatever their distribution.
+
+    By copying into memory that torch laid out: results on a CPU can depend on alignment.
+    """
+    weights = read_tensors(checkpoint / WEIGHTS_FILE)
+    check_schedule(weights.pop(SCHEDULE, None), model.config.schedule, checkpoint)
+    moments = read_tensors(checkpoint / OPTIMIZER_FILE)
+    for name, weight in model.named_parameters():
+        weight.copy_(part_of(weights[name], weight))
+        state = {
+            kind: torch.empty_like(weight).copy_(part_of(moments[f"{kind}.{name}"], weight))
+            for kind in MOMENTS
+        }
+        count = torch.tensor(float(step), dtype=torch.float32, device=weight.device)
+        optimizer.state[weight] = {"step": count, **state}

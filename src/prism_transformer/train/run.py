@@ -1,0 +1,125 @@
+"""The folder of a run.
+
+recipe.toml         resolved, and runnable again
+environment.json    on what and from what it was trained
+metrics.jsonl       a line for each step, validation and look at attention
+tokenizer.json      a BPE trained for this corpus, where it has one
+checkpoints/        see ``checkpoint.py``
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from prism_transformer.data.tokenizer import BPE_FILE, Tokenizer, open_tokenizer
+from prism_transformer.errors import InputError
+from prism_transformer.folders import new_folder
+from prism_transformer.model import PrismLM
+from prism_transformer.recipe import Recipe
+from prism_transformer.recipe_file import load_recipe, recipe_toml
+from prism_transformer.train.checkpoint import CHECKPOINTS, RECIPE_FILE, newest_sound
+from prism_transformer.weights import CONFIG_FILE, load_model
+
+ENVIRONMENT_FILE = "environment.json"
+METRICS_FILE = "metrics.jsonl"
+
+Row = dict[str, Any]
+
+
+def create_run(folder: Path, recipe: Recipe, environment: Row) -> None:
+    """Make the folder of a new run."""
+    with new_folder(folder) as place:
+        (place / RECIPE_FILE).write_text(recipe_toml(recipe), "utf-8")
+        (place / METRICS_FILE).touch()
+        tokenizer = Path(recipe.data.folder) / BPE_FILE
+        if recipe.data.tokenizer.startswith("bpe") and tokenizer.exists():
+            shutil.copyfile(tokenizer, place / BPE_FILE)
+        _write_environment(place, environment)
+
+
+def read_run(folder: Path) -> Recipe:
+    """The recipe of a run."""
+    if not (folder / RECIPE_FILE).is_file() or not (folder / METRICS_FILE).is_file():
+        raise InputError(f"{folder}: is not a run; `prism train` makes one")
+    return load_recipe(folder / RECIPE_FILE)
+
+
+def read_environment(folder: Path) -> Row:
+    """What ``create_run`` wrote down."""
+    try:
+        return json.loads((folder / ENVIRONMENT_FILE).read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{folder / ENVIRONMENT_FILE}: cannot be read: {error}") from None
+
+
+def note_session(folder: Path, session: Row) -> None:
+    """Add to the environment that the run goes on here and now."""
+    environment = read_environment(folder)
+    environment["sessions"].append(session)
+    _write_environment(folder, environment)
+
+
+def read_metrics(folder: Path) -> list[Row]:
+    """Every row of a run's metrics."""
+    lines = (folder / METRICS_FILE).read_text("utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def _write_environment(folder: Path, environment: Row) -> None:
+    partial = folder / f".{ENVIRONMENT_FILE}.partial"
+    partial.write_text(json.dumps(environment, indent=2) + "\n", "utf-8")
+    partial.replace(folder / ENVIRONMENT_FILE)
+
+
+class Metrics:
+    """metrics.jsonl, open for writing."""
+
+    def __init__(self, folder: Path, n_bytes: int) -> None:
+        """Go on after the first ``n_bytes``; what comes later was not part of a checkpoint."""
+        file = folder / METRICS_FILE
+        if file.stat().st_size < n_bytes:
+            raise InputError(f"{file}: is shorter than its checkpoint remembers; it was changed")
+        os.truncate(file, n_bytes)
+        self.file = file
+        self.stream = file.open("ab", buffering=0)
+
+    def write(self, row: Row) -> None:
+        """Append a line."""
+        line = json.dumps(row).encode() + b"\n"
+        try:
+            while line:
+                line = line[self.stream.write(line) :]
+        except OSError as error:
+            raise InputError(
+                f"{self.file}: cannot be written: {error.strerror}; go on with "
+                f"`prism resume {self.file.parent}` once it can"
+            ) from None
+
+    def sync(self) -> int:
+        """Bring every line to the disk; the length of the file."""
+        os.fsync(self.stream.fileno())
+        return self.stream.tell()
+
+
+def newest_model(folder: Path) -> Path:
+    """The newest sound checkpoint of a run, or the folder itself where that is a model."""
+    from_run = folder / CHECKPOINTS
+    if not from_run.is_dir():
+        if (folder / CONFIG_FILE).is_file():
+            return folder
+        raise InputError(f"{folder}: has no checkpoint and is no model; `prism train` makes runs")
+    checkpoint, problems = newest_sound(folder)
+    if checkpoint is None:
+        raise InputError(f"{folder}: has no sound checkpoint: {'; '.join(problems) or 'none yet'}")
+    return checkpoint
+
+
+def open_trained(folder: Path) -> tuple[PrismLM, Tokenizer]:
+    """The model of a run as it is now, and its tokenizer."""
+    recipe = read_run(folder)
+    model = load_model(newest_model(folder))
+    return model.eval(), open_tokenizer(recipe.data.tokenizer, folder)
