@@ -20,12 +20,15 @@ MAX_CHARACTERS = 1_000_000
 def export(
     source: str, out: Path, /, *, tokenizer: str | None = None, seed: int | None = None
 ) -> None:
-    """Write a native model as a Hugging Face folder that stands alone.
+    """Write a run or a native model as a Hugging Face folder that stands alone.
+
+    A run brings its tokenizer along, and its numbers for the model card.
 
     Parameters
     ----------
     source
-        A native model folder; or a recipe, for its initial weights.
+        A run (its newest sound checkpoint), a native model folder, or a recipe, for its initial
+        weights.
     out
         The new folder: config, weights, generation config, tokenizer, model card.
     tokenizer
@@ -36,10 +39,14 @@ def export(
     from prism_transformer.folders import check_new
     from prism_transformer.hf.convert import to_hf
     from prism_transformer.hf.folder import read_tokenizer, write_hf
+    from prism_transformer.train.run import is_run
 
     check_new(out)
     words = read_tokenizer(tokenizer, required=True) if tokenizer else None
-    model = _native(source, seed)
+    model, note = _native(source, seed), ""
+    if is_run(Path(source)):
+        words = words or _tokenizer_of(Path(source))
+        note = _numbers(Path(source))
     special = {
         name: getattr(words, name, None)
         for name in ("bos_token_id", "eos_token_id", "pad_token_id")
@@ -51,7 +58,7 @@ def export(
     wrapped = to_hf(model, **special)
     if words is not None:
         wrapped.config.num_tokens = len(words)
-    write_hf(wrapped, out, words)
+    write_hf(wrapped, out, words, note)
     print(f"wrote {out}")
 
 
@@ -97,17 +104,45 @@ def import_model(
 
 
 def _native(source: str, seed: int | None) -> PrismLM:
-    """A saved native model, or a recipe's model with its initial weights."""
+    """A run's or a folder's model, or a recipe's with its initial weights."""
     from prism_transformer.model import PrismLM
     from prism_transformer.recipe_file import load_recipe
+    from prism_transformer.train.run import newest_model
     from prism_transformer.weights import load_model
 
     if Path(source).is_dir():
         if seed is not None:
             raise InputError(f"{source}: is a trained model; --seed is for recipes")
-        return load_model(Path(source))
+        return load_model(newest_model(Path(source)))
     recipe = load_recipe(source)
     return PrismLM(recipe.model, recipe.train.seed if seed is None else seed)
+
+
+def _tokenizer_of(run: Path) -> Any:
+    from prism_transformer.data.tokenizer import open_tokenizer
+    from prism_transformer.hf.tokenizer import to_hf_tokenizer
+    from prism_transformer.train.run import read_run
+
+    recipe = read_run(run)
+    return to_hf_tokenizer(open_tokenizer(recipe.data.tokenizer, run), recipe.model.seq_len)
+
+
+def _numbers(run: Path) -> str:
+    """What a model card says of a run."""
+    from prism_transformer.train.checkpoint import read_state
+    from prism_transformer.train.run import newest_model, read_metrics, read_run
+
+    recipe, state = read_run(run), read_state(newest_model(run))
+    losses = [
+        row["loss"]
+        for row in read_metrics(run)
+        if row["kind"] == "val" and row["step"] <= state.step
+    ]
+    return (
+        f"Trained for {state.step:,} of {recipe.n_steps:,} steps, {state.tokens:,} tokens of "
+        f"`{recipe.data.corpus}` (tokenizer `{recipe.data.tokenizer}`, seed {recipe.train.seed}). "
+        f"Validation loss: {losses[-1]:.4f} nats per token over {recipe.data.val_tokens:,} tokens."
+    )
 
 
 def _import_prism(source: str, out: Path, schedule: str | None, text: Path | None) -> None:

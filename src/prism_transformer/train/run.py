@@ -21,8 +21,8 @@ from prism_transformer.folders import new_folder
 from prism_transformer.model import PrismLM
 from prism_transformer.recipe import Recipe
 from prism_transformer.recipe_file import load_recipe, recipe_toml
-from prism_transformer.train.checkpoint import CHECKPOINTS, RECIPE_FILE, newest_sound
-from prism_transformer.weights import CONFIG_FILE, load_model
+from prism_transformer.train.checkpoint import RECIPE_FILE, newest_sound
+from prism_transformer.weights import load_model
 
 ENVIRONMENT_FILE = "environment.json"
 METRICS_FILE = "metrics.jsonl"
@@ -43,7 +43,7 @@ def create_run(folder: Path, recipe: Recipe, environment: Row) -> None:
 
 def read_run(folder: Path) -> Recipe:
     """The recipe of a run."""
-    if not (folder / RECIPE_FILE).is_file() or not (folder / METRICS_FILE).is_file():
+    if not is_run(folder):
         raise InputError(f"{folder}: is not a run; `prism train` makes one")
     return load_recipe(folder / RECIPE_FILE)
 
@@ -105,13 +105,15 @@ class Metrics:
         return self.stream.tell()
 
 
+def is_run(folder: Path) -> bool:
+    """Whether a folder is one that ``create_run`` made."""
+    return (folder / RECIPE_FILE).is_file() and (folder / METRICS_FILE).is_file()
+
+
 def newest_model(folder: Path) -> Path:
-    """The newest sound checkpoint of a run, or the folder itself where that is a model."""
-    from_run = folder / CHECKPOINTS
-    if not from_run.is_dir():
-        if (folder / CONFIG_FILE).is_file():
-            return folder
-        raise InputError(f"{folder}: has no checkpoint and is no model; `prism train` makes runs")
+    """The newest sound checkpoint of a run; any other folder is taken for a model itself."""
+    if not is_run(folder):
+        return folder
     checkpoint, problems = newest_sound(folder)
     if checkpoint is None:
         raise InputError(f"{folder}: has no sound checkpoint: {'; '.join(problems) or 'none yet'}")
