@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -95,17 +95,27 @@ def checkpoints(run: Path) -> list[Path]:
     return sorted((run / CHECKPOINTS).glob("step-*"))
 
 
-def newest_sound(run: Path) -> tuple[Path | None, list[str]]:
-    """The newest checkpoint that is as it was written, and what is wrong with newer ones."""
-    problems = []
+def newest_sound(run: Path) -> tuple[Path | None, dict[Path, str]]:
+    """The newest checkpoint that is as it was written, and what is wrong with each newer one."""
+    problems = {}
     for folder in reversed(checkpoints(run)):
         try:
             check_checkpoint(folder)
         except InputError as error:
-            problems.append(str(error))
+            problems[folder] = str(error)
         else:
             return folder, problems
     return None, problems
+
+
+def set_aside_damaged(run: Path) -> list[str]:
+    """Rename damaged checkpoints that are newer than the newest sound one; what is wrong."""
+    _, problems = newest_sound(run)
+    for folder in problems:
+        aside = folder.with_name(f"damaged-{folder.name}")
+        shutil.rmtree(aside, ignore_errors=True)
+        folder.rename(aside)
+    return [f"{problem}; set aside" for problem in problems.values()]
 
 
 def prune(run: Path, keep: int) -> None:
@@ -114,8 +124,7 @@ def prune(run: Path, keep: int) -> None:
         shutil.rmtree(folder)
 
 
-def sweep(run: Path) -> Iterator[Path]:
-    """Remove what an interrupted save left behind, and yield it."""
+def sweep(run: Path) -> None:
+    """Remove what an interrupted save left behind."""
     for folder in (run / CHECKPOINTS).glob(".*.partial-*"):
         shutil.rmtree(folder, ignore_errors=True)
-        yield folder

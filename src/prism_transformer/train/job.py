@@ -27,6 +27,7 @@ from prism_transformer.train.checkpoint import (
     prune,
     read_state,
     save_checkpoint,
+    set_aside_damaged,
     sweep,
 )
 from prism_transformer.train.device import Settings, compile_layers
@@ -202,10 +203,10 @@ def _take_up(job: Job, step: int, metrics_bytes: int) -> None:
 def _checkpoint(folder: Path, recipe: Recipe, world: World, notes: list[str]) -> Path | None:
     """The newest sound checkpoint; every process finds the same."""
     if world.is_first:
-        list(sweep(folder))
+        sweep(folder)
+        notes += set_aside_damaged(folder)
     world.wait()
-    checkpoint, problems = newest_sound(folder)
-    notes += problems
+    checkpoint, _ = newest_sound(folder)
     if checkpoint is None:
         notes.append("no sound checkpoint: begins again at step 0")
         return None

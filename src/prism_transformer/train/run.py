@@ -116,7 +116,9 @@ def newest_model(folder: Path) -> Path:
         return folder
     checkpoint, problems = newest_sound(folder)
     if checkpoint is None:
-        raise InputError(f"{folder}: has no sound checkpoint: {'; '.join(problems) or 'none yet'}")
+        raise InputError(
+            f"{folder}: has no sound checkpoint: {'; '.join(problems.values()) or 'none yet'}"
+        )
     return checkpoint
 
 

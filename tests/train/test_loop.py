@@ -1,0 +1,182 @@
+"""The loop against a plain one, its stops, and what it writes."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from prism_transformer.data.shards import open_shard
+from prism_transformer.errors import InputError, RunError
+from prism_transformer.model import PrismLM
+from prism_transformer.recipe import Recipe
+from prism_transformer.train.loop import BATCH_FILE
+from prism_transformer.train.run import read_environment, read_metrics
+from prism_transformer.weights import load_model
+from tests.train.runs import finish, tiny
+
+
+def plain_losses(recipe: Recipe, data: Path) -> list[float]:
+    """The same training, written out: logits in full, torch's AdamW, windows by brute force."""
+    from prism_transformer.data.loader import permuted
+
+    stream = np.asarray(open_shard(data / "train_000000.bin")).astype(np.int64)
+    seq_len, size = recipe.model.seq_len, (len(stream) - 1) // recipe.model.seq_len
+    model = PrismLM(recipe.model, recipe.train.seed)
+    decayed = [w for name, w in model.named_parameters() if "norm" not in name]
+    rest = [w for name, w in model.named_parameters() if "norm" in name]
+    optimizer = torch.optim.AdamW(
+        [{"params": decayed, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}],
+        betas=(0.9, 0.95), eps=1e-8, fused=False, foreach=False,
+    )  # fmt: skip
+    n_steps, warmup = recipe.n_steps, round(0.025 * recipe.n_steps)
+    batch, losses = recipe.train.batch_tokens // seq_len, []
+    for step in range(n_steps):
+        places = [permuted(step * batch + i, size, recipe.train.seed, 0) for i in range(batch)]
+        rows = torch.from_numpy(np.stack([stream[p * seq_len :][: seq_len + 1] for p in places]))
+        logits = model(rows[:, :-1])
+        loss = nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        share = (step - warmup) / (n_steps - warmup)
+        cosine = recipe.optim.lr * (0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * share)))
+        rate = recipe.optim.lr * (step + 1) / (warmup + 1) if step < warmup else cosine
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def train_losses(run: Path) -> list[float]:
+    return [row["loss"] for row in read_metrics(run) if row["kind"] == "train"]
+
+
+def test_the_loss_curve_is_that_of_a_plain_loop(tmp_path: Path, data: Path) -> None:
+    recipe = tiny(data, "train.tokens=40960")
+    finish(tmp_path / "run", recipe)
+    losses = train_losses(tmp_path / "run")
+    assert len(losses) == 80
+    assert losses == pytest.approx(plain_losses(recipe, data), abs=1e-5)
+    assert losses[-1] < losses[0] - 1.5
+
+
+@pytest.mark.slow
+def test_the_nano_recipe_is_that_of_a_plain_loop(tmp_path: Path) -> None:
+    from prism_transformer.cli.prepare import prepare
+    from prism_transformer.recipe_file import load_recipe
+
+    folder = tmp_path / "data"
+    prepare(recipe="prism-nano", out=folder)
+    recipe = load_recipe("prism-nano", f"data.folder={folder}")
+    finish(tmp_path / "run", recipe)
+    assert train_losses(tmp_path / "run") == pytest.approx(plain_losses(recipe, folder), abs=1e-5)
+
+
+def test_micro_batches_and_checkpointing_change_nothing_but_rounding(
+    tmp_path: Path, data: Path
+) -> None:
+    finish(tmp_path / "one", tiny(data, "train.micro_batch=16"))
+    for name, override in {
+        "many": "train.micro_batch=2",
+        "frugal": "train.activation_checkpointing=true",
+    }.items():
+        finish(tmp_path / name, tiny(data, override))
+        assert train_losses(tmp_path / name) == pytest.approx(
+            train_losses(tmp_path / "one"), abs=1e-5
+        )
+
+
+def test_training_does_not_hear_validation_or_any_random_number(tmp_path: Path, data: Path) -> None:
+    finish(tmp_path / "often", tiny(data, "run.val_every=1", "run.attention_every=1"))
+    random.seed(1)
+    torch.manual_seed(1)
+    finish(tmp_path / "seldom", tiny(data, "run.val_every=100"))
+    assert train_losses(tmp_path / "often") == train_losses(tmp_path / "seldom")
+
+
+def test_rows_of_a_run(tmp_path: Path, data: Path) -> None:
+    recipe = tiny(data)
+    finish(tmp_path / "run", recipe)
+    rows = read_metrics(tmp_path / "run")
+    kinds = [(row["step"], row["kind"]) for row in rows if row["kind"] != "train"]
+    assert kinds == [
+        (0, "val"), (5, "val"), (10, "val"), (10, "attention"),
+        (15, "val"), (20, "val"), (20, "attention"),
+    ]  # fmt: skip
+    last = [row for row in rows if row["kind"] == "train"][-1]
+    assert last["tokens"] == 10240
+    assert last["tokens_per_second"] == pytest.approx(512 / last["seconds"])
+    assert last["memory_bytes"] > 1e6
+    assert last["utilisation"] is None  # nobody knows the peak of this processor
+    assert len(rows[-1]["largest_logit"]) == 3
+
+
+def test_arms_of_one_seed_start_alike_and_see_the_same(tmp_path: Path, data: Path) -> None:
+    finish(tmp_path / "prism", tiny(data))
+    finish(tmp_path / "uniform", tiny(data, "model.schedule=8x3"))
+    finish(tmp_path / "other", tiny(data, "train.seed=1"))
+    prism, uniform, other = (
+        read_environment(tmp_path / name)["hashes"] for name in ("prism", "uniform", "other")
+    )
+    assert prism == uniform
+    assert prism["initial_weights"] != other["initial_weights"]
+    assert prism["data_order"] != other["data_order"]
+    assert prism["shards"] == other["shards"]
+    assert train_losses(tmp_path / "prism") != train_losses(tmp_path / "uniform")
+
+
+def test_environment_of_a_run(tmp_path: Path, data: Path) -> None:
+    finish(tmp_path / "run", tiny(data))
+    environment = read_environment(tmp_path / "run")
+    assert environment["software"]["torch"] == torch.__version__
+    assert len(environment["attention_backends"]) == 3
+    assert environment["precision"] == "fp32"
+    assert not environment["compiled"]
+    assert [session["step"] for session in environment["sessions"]] == [0]
+    assert json.loads((tmp_path / "run" / "environment.json").read_text()) == environment
+
+
+def test_a_loss_that_is_not_finite_stops_before_the_update_and_can_be_looked_into(
+    tmp_path: Path, data: Path
+) -> None:
+    recipe = tiny(data, "optim.lr=1e30", "run.checkpoint_every=1", "optim.warmup_fraction=0.0")
+    with pytest.raises(RunError, match="stopped before the update") as stop:
+        finish(tmp_path / "run", recipe)
+    (dump,) = (tmp_path / "run").glob("dump-step-*")
+    assert str(dump) in str(stop.value)
+    step = int(dump.name.rpartition("-")[2])
+    assert [row["step"] for row in read_metrics(tmp_path / "run")][-1] == step - 1
+    model = load_model(dump)
+    rows = load_file(dump / BATCH_FILE)["tokens"]
+    assert rows.shape == (16, 33)
+    loss = model(rows[:, :-1], rows[:, 1:])
+    loss.backward()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    assert not (loss.isfinite() and norm.isfinite())
+    with pytest.raises(RunError, match="stopped before the update"):  # and again, exactly
+        finish(tmp_path / "run", recipe, resume=True)
+
+
+def test_a_batch_that_does_not_split_is_refused(tmp_path: Path, data: Path) -> None:
+    from prism_transformer.train.device import settle
+    from prism_transformer.train.distributed import World
+    from prism_transformer.train.job import new_job
+
+    recipe = tiny(data)
+    settings = settle(recipe, "cpu")
+    three = World(0, 3, settings.device, None)
+    with (
+        pytest.raises(InputError, match="does not split over 3 processes"),
+        new_job(tmp_path / "run", recipe, settings, three),
+    ):
+        pass
+    assert not (tmp_path / "run").exists()
