@@ -38,18 +38,31 @@ def commands(program: str) -> list[str]:
 
 def test_documents_use_no_other_program() -> None:
     lines = [line for _, body in blocks("bash") for line in body.splitlines() if line.strip()]
-    assert {line.split()[0] for line in lines} <= {"prism", "make"}
+    assert {line.split()[0] for line in lines} <= {"prism", "make", "torchrun"}
 
 
-PRISM_BLOCKS = [(name, body) for name, body in blocks("bash") if "prism " in body]
+PRISM_BLOCKS = [
+    pytest.param(name, body, id=name, marks=[pytest.mark.slow] if "about a minute" in body else [])
+    for name, body in blocks("bash")
+    if body.startswith("prism ")
+]
 
 
-@pytest.mark.parametrize(("name", "body"), PRISM_BLOCKS, ids=[name for name, _ in PRISM_BLOCKS])
+@pytest.mark.parametrize(("name", "body"), PRISM_BLOCKS)
 def test_prism_commands_run_one_after_the_other(prism: Prism, name: str, body: str) -> None:
     for line in body.splitlines():
         result = prism(*shlex.split(line, comments=True)[1:])
         assert result.returncode == 0, f"{name}: {line}: {result.stderr}"
         assert result.stdout
+
+
+@pytest.mark.slow
+def test_torchrun_commands_run_one_after_the_other(tmp_path: Path) -> None:
+    (body,) = [body for _, body in blocks("bash") if body.startswith("torchrun ")]
+    for line in body.splitlines():
+        command = [sys.executable, "-m", "torch.distributed.run", *shlex.split(line)[1:]]
+        result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert result.returncode == 0, f"{line}: {result.stderr}"
 
 
 @pytest.mark.parametrize("line", commands("make"))

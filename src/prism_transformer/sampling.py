@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from prism_transformer.errors import InputError
 from prism_transformer.model import PrismLM
 from prism_transformer.recipe import ModelConfig
 
@@ -73,10 +74,7 @@ def stream(
     """
     if tokens.dim() != 2 or not tokens.numel():
         raise ValueError(f"tokens have shape {tuple(tokens.shape)}; a prompt is (B, T), T > 0")
-    if n_new < 0 or temperature < 0 or (top_k is not None and top_k < 1):
-        raise ValueError(f"cannot sample with {n_new=}, {temperature=}, {top_k=}")
-    if top_p is not None and not 0 < top_p <= 1:
-        raise ValueError(f"cannot sample with {top_p=}; it is a probability above 0")
+    check_sampling(n_new, temperature, top_k, top_p)
     batch, length = tokens.shape
     weight = model.embedding.weight
     cache = KVCache(model.config, batch, length + n_new, device=weight.device, dtype=weight.dtype)
@@ -89,6 +87,14 @@ def stream(
         logits = model.logits(x[:, -1])[:, : model.config.vocab_size]
         new = _sample(logits, temperature, top_k, top_p, draw)
         yield new
+
+
+def check_sampling(n_new: int, temperature: float, top_k: int | None, top_p: float | None) -> None:
+    """Refuse what cannot be drawn."""
+    if n_new < 0 or temperature < 0 or (top_k is not None and top_k < 1):
+        raise InputError(f"cannot sample with {n_new=}, {temperature=}, {top_k=}")
+    if top_p is not None and not 0 < top_p <= 1:
+        raise InputError(f"cannot sample with {top_p=}; it is a probability above 0")
 
 
 def generate(model: PrismLM, tokens: Tensor, n_new: int, **how: Any) -> Tensor:

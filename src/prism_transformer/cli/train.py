@@ -187,9 +187,10 @@ def generate(
 
     import torch
 
-    from prism_transformer.sampling import stream
+    from prism_transformer.sampling import check_sampling, stream
     from prism_transformer.train.run import open_trained
 
+    check_sampling(tokens, temperature, top_k, top_p)
     model, words = open_trained(run)
     begin = [words.end_of_text, *words.encode_batch([prompt])[0].tolist()]
     room = model.config.seq_len - len(begin)

@@ -89,6 +89,16 @@ def accumulating(model: nn.Module, last: bool) -> AbstractContextManager[object]
     return nullcontext()
 
 
+def reshard(model: nn.Module) -> None:
+    """Let go of weights that fully_shard gathered and still holds for the next pass.
+
+    Until then the model's parameters are not those that the optimizer knows.
+    """
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
+
+
 def whole(tensor: Tensor) -> Tensor:
     """A tensor as it would be in one process, on the CPU; all processes must ask together."""
     if isinstance(tensor, DTensor):

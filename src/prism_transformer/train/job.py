@@ -31,7 +31,7 @@ from prism_transformer.train.checkpoint import (
     sweep,
 )
 from prism_transformer.train.device import Settings, compile_layers
-from prism_transformer.train.distributed import World, distribute, part_of, whole
+from prism_transformer.train.distributed import World, distribute, part_of, reshard, whole
 from prism_transformer.train.environment import environment, session, shard_sums
 from prism_transformer.train.optim import make_optimizer
 from prism_transformer.train.run import Metrics, Row, create_run, note_session, read_environment
@@ -228,14 +228,15 @@ def full_state(
     model: PrismLM, optimizer: torch.optim.AdamW, keep: bool = True
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Weights and AdamW's moments as in one process; all must ask, those that ``keep`` get them."""
+    reshard(model)
     weights, moments = {}, {}
     for name, weight in model.named_parameters():
         full = whole(weight)
         if keep:
             weights[name] = full
         for kind in MOMENTS:
-            moment = optimizer.state[weight].get(kind)
-            full = torch.zeros_like(full) if moment is None else whole(moment)
+            # Before the first update there are none.
+            full = whole(optimizer.state[weight][kind]) if optimizer.state else full * 0
             if keep:
                 moments[f"{kind}.{name}"] = full
     return weights, moments

@@ -1,0 +1,109 @@
+"""prism train, resume, generate and export as a user types them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from prism_transformer.recipe_file import load_recipe
+from tests.conftest import Prism
+from tests.train.runs import finish, tiny
+
+
+@pytest.fixture
+def run(tmp_path: Path, data: Path) -> Path:
+    finish(tmp_path / "run", tiny(data))
+    return tmp_path / "run"
+
+
+def test_train_says_what_it_does(tmp_path: Path, data: Path, prism_inside: Prism) -> None:
+    tiny(data)
+    done = prism_inside("train", str(data / "tiny.toml"), "train.seed=3")
+    assert done.returncode == 0, done.stderr
+    assert "20 steps of 512 tokens, 4 sequences x 4 passes x 1 processes" in done.stdout
+    assert "cpu, fp32, not compiled: a run of" in done.stdout
+    losses = [float(found) for found in re.findall(r"validation loss (\d+\.\d+)  ", done.stdout)]
+    assert len(losses) == 5
+    assert losses[-1] < losses[0] - 1
+    assert "runs/tiny-seed3 is complete" in done.stdout
+    assert load_recipe(tmp_path / "runs" / "tiny-seed3" / "recipe.toml") == tiny(
+        data, "train.seed=3"
+    )
+
+
+def test_a_finished_run_resumes_to_nothing(run: Path, prism_inside: Prism) -> None:
+    before = {file: file.read_bytes() for file in run.rglob("*.safetensors")}
+    done = prism_inside("resume", "run")
+    assert done.returncode == 0, done.stderr
+    assert "run is complete" in done.stdout
+    assert {file: file.read_bytes() for file in run.rglob("*.safetensors")} == before
+
+
+def test_the_embedded_corpus_is_prepared_on_the_way(tmp_path: Path, prism_inside: Prism) -> None:
+    done = prism_inside(
+        "train", "baseline-nano", "data.tokenizer=bytes", "data.folder=own", "train.tokens=4096",
+        "model.schedule=2x1", "data.val_tokens=2048",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "own" / "manifest.json").exists()
+
+
+def test_generate_streams_text(run: Path, prism_inside: Prism) -> None:
+    arguments = ("generate", "run", "--prompt", "The ", "--tokens", "20", "--top-p", "0.9")
+    one, two, other = (
+        prism_inside(*arguments, "--seed", seed, "--top-k", "50") for seed in ("1", "1", "2")
+    )
+    assert one.returncode == 0, one.stderr
+    assert one.stdout.startswith("The ")
+    assert one.stdout == two.stdout != other.stdout
+    assert "tokens/s" in one.stderr
+
+
+def test_export_of_a_run_stands_alone(tmp_path: Path, run: Path, prism_inside: Prism) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    done = prism_inside("export", "run", "hf")
+    assert done.returncode == 0, done.stderr
+    card = (tmp_path / "hf" / "README.md").read_text("utf-8")
+    assert "Trained for 20 of 20 steps, 10,240 tokens of `sotu`" in card
+    assert re.search(r"Validation loss: \d\.\d{4} nats per token over 1,600 tokens", card)
+    words = AutoTokenizer.from_pretrained(tmp_path / "hf")
+    assert words("né")["input_ids"] == list("né".encode())
+    assert words.eos_token_id == 256
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "hf")
+    assert model.config.eos_token_id == 256
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "prism-nani"], "did you mean 'prism-nano'?"),
+        (["train", "prism-nano", "optim.rl=1"], "optim.rl: unknown key; did you mean optim.lr?"),
+        (["train", "prism-nano", "model.schedule=5x8"], "layer 0: 5 heads do not divide"),
+        (["train", "prism-nano", "train.precision=fp16"], "train.precision = 'fp16'"),
+        (["train", "prism-small"], "data/fineweb-small: no shards there; `prism prepare --recipe"),
+        (["train", "prism-nano", "data.val_tokens=1000"], "is not a multiple of model.seq_len"),
+        (["train", "prism-nano", "--device", "mps"], "device 'mps'"),
+        (["train", "prism-nano", "--out", "run"], "is a run already; `prism resume run`"),
+        (["train", "TINY", "data.tokenizer=gpt2"], "tokenizer bytes, the recipe says gpt2"),
+        (["train", "TINY", "model.vocab_size=200"], "made with 257 tokens, the model has 200"),
+        (["train", "TINY", "data.val_tokens=320000"], "its validation slice has"),
+        (["resume", "nowhere"], "nowhere: is not a run; `prism train` makes one"),
+        (["resume", "run", "optim.lr=0.1"], "this would change optim.lr: 0.003 -> 0.1"),
+        (["generate", "nowhere"], "nowhere: is not a run"),
+        (["generate", "run", "--top-p", "1.5"], "top_p"),
+        (["generate", "run", "--prompt", "x" * 99], "the prompt has 100 tokens, the model sees 32"),
+        (["export", "run", "run"], "exists already"),
+    ],
+)
+def test_bad_input(
+    run: Path, data: Path, prism_inside: Prism, arguments: list[str], message: str
+) -> None:
+    before = sorted(run.parent.rglob("*"))
+    done = prism_inside(*(a.replace("TINY", str(data / "tiny.toml")) for a in arguments))
+    assert done.returncode == 2, done.stdout
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert sorted(run.parent.rglob("*")) == before

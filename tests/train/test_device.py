@@ -1,0 +1,88 @@
+"""Device, precision and compilation: each choice with its reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from prism_transformer.errors import InputError
+from prism_transformer.model import PrismLM
+from prism_transformer.recipe_file import load_recipe
+from prism_transformer.train import device
+from prism_transformer.train.device import compile_layers, settle
+from prism_transformer.train.validation import largest_attention_logits
+from tests.conftest import small_config
+
+
+def test_auto_on_a_cpu() -> None:
+    settings = settle(load_recipe("prism-nano"), "cpu")
+    assert settings.precision == "fp32"
+    assert not settings.compiled
+    assert "over before compiling pays" in settings.compile_reason
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp32", "fp64"])
+def test_a_recipe_can_insist_on_a_precision(precision: str) -> None:
+    settings = settle(load_recipe("prism-nano", f"train.precision={precision}"), "cpu")
+    assert settings.precision == precision
+    assert settings.dtype == (torch.float64 if precision == "fp64" else torch.float32)
+    assert settings.peak_flops() is None
+
+
+def test_a_long_run_compiles_where_a_compiler_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = load_recipe("prism-nano", "train.tokens=1_000_000_000")
+    monkeypatch.setattr(device, "_compiler_problem", lambda _: None)
+    assert settle(recipe, "cpu").compiled
+    monkeypatch.setattr(device, "_compiler_problem", lambda _: "no g++")
+    settings = settle(recipe, "cpu")
+    assert not settings.compiled
+    assert "no g++" in settings.compile_reason
+    with pytest.raises(InputError, match="the compiler does not work: no g"):
+        settle(load_recipe("prism-nano", "train.compile=on"), "cpu")
+
+
+def test_without_a_compiler_it_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CXX", "/nowhere/g++")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    torch._dynamo.reset()
+    monkeypatch.setattr(torch._inductor.config.cpp, "cxx", ("/nowhere/g++",))
+    problem = device._compiler_problem(torch.device("cpu"))
+    assert problem
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("name", ["mps", "tpu", "cuda"])
+def test_other_devices_are_refused_by_name(name: str) -> None:
+    if name == "cuda" and torch.cuda.is_available():
+        pytest.skip("there is one")
+    with pytest.raises(InputError, match=f"device '{name}'"):
+        settle(load_recipe("prism-nano"), name)
+
+
+@pytest.mark.slow
+def test_five_widths_compile_for_training_and_validation_without_falling_back() -> None:
+    config = small_config("1x1 2x1 3x1 6x1 12x1")
+    plain, compiled = PrismLM(config), PrismLM(config)
+    compile_layers(compiled)
+    tokens = torch.randint(300, (2, 65), generator=torch.Generator().manual_seed(0))
+    torch._dynamo.utils.counters.clear()
+    for model in (plain, compiled):
+        model(tokens[:, :-1], tokens[:, 1:]).backward()
+    with torch.no_grad():
+        assert compiled(tokens[:, :-1], tokens[:, 1:]).item() == pytest.approx(
+            plain(tokens[:, :-1], tokens[:, 1:]).item(), abs=1e-6
+        )
+    for (name, one), other in zip(plain.named_parameters(), compiled.parameters(), strict=True):
+        assert one.grad is not None
+        assert other.grad is not None
+        assert (one.grad - other.grad).abs().max() < 1e-5, name
+    counters = torch._dynamo.utils.counters
+    assert counters["stats"]["unique_graphs"] == 10  # five widths, with gradients and without
+    assert not counters["graph_break"]
+    assert not counters["unimplemented"]
+    settings = device.Settings(torch.device("cpu"), "fp32", True, "")
+    looked = largest_attention_logits(compiled, tokens[:1, :-1], settings)
+    assert looked == pytest.approx(largest_attention_logits(plain, tokens[:1, :-1], settings))
+    torch._dynamo.reset()
