@@ -26,7 +26,7 @@ test-all: test test-slow  ## the tests and the slow ones
 
 test-slow: .venv/installed .venv/oldest/installed  ## what takes longer: compilers, the oldest transformers
 	$(BIN)/python -m pytest -n $(WORKERS) -m slow
-	.venv/oldest/bin/python -m pytest -n $(WORKERS) tests/hf
+	.venv/oldest/bin/python -m pytest -n $(WORKERS) -m "slow or not slow" tests/hf
 
 check: .venv/installed  ## style, types, spelling, structure
 	$(BIN)/ruff format --check

@@ -42,7 +42,7 @@ def test_documents_use_no_other_program() -> None:
 
 
 PRISM_BLOCKS = [
-    pytest.param(name, body, id=name, marks=[pytest.mark.slow] if "about a minute" in body else [])
+    pytest.param(name, body, id=name, marks=[pytest.mark.slow] if "prism train" in body else [])
     for name, body in blocks("bash")
     if body.startswith("prism ")
 ]
@@ -115,6 +115,7 @@ def test_file_tour_names_every_module() -> None:
         assert name in tour, name
 
 
+@pytest.mark.slow
 def test_hugging_face_chapter_runs_from_start_to_end(prism: Prism, tmp_path: Path) -> None:
     """With a small Llama of the shape the chapter names, and its tokenizer."""
     small_llama(tmp_path / "my-llama")

@@ -176,7 +176,7 @@ def test_a_recipe_says_what_to_prepare_and_how_many_epochs_that_is(
 ) -> None:
     (tmp_path / "mine.toml").write_text(
         'base = "prism-small"\n[data]\ncorpus = "sotu"\ntokenizer = "bytes"\n'
-        'folder = "shards"\nval_tokens = 50000\n[train]\ntokens = 26_214_400\n',
+        'folder = "shards"\nval_tokens = 51200\n[train]\ntokens = 26_214_400\n',
         "utf-8",
     )
     done = prism_inside("prepare", "--recipe", "mine.toml")
@@ -184,7 +184,7 @@ def test_a_recipe_says_what_to_prepare_and_how_many_epochs_that_is(
     assert "26,214,400 training tokens are 2.18 epochs of this corpus" in done.stdout
     manifest = read_manifest(tmp_path / "shards")
     assert manifest is not None
-    assert manifest.val_tokens == 50_000
+    assert manifest.val_tokens == 51_200
     both = prism_inside("prepare", "sotu", "--recipe", "mine.toml")
     assert both.returncode == 2
     assert "drop the rest" in both.stderr

@@ -101,6 +101,7 @@ def test_peft_adapters_on_every_layer(fields: Fields, tmp_path: Path) -> None:
     torch.testing.assert_close(merged(tokens()).logits, trained, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 @EACH
 @torch.no_grad()
 def test_onnx_with_any_batch_and_length(fields: Fields, tmp_path: Path) -> None:

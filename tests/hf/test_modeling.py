@@ -136,6 +136,7 @@ def test_resize_token_embeddings(fields: Fields) -> None:
     assert (plain.config.vocab_size, plain.config.num_tokens) == (384, 300)
 
 
+@pytest.mark.slow
 @EACH
 @torch.no_grad()
 def test_compiles_as_one_graph(fields: Fields) -> None:

@@ -73,7 +73,8 @@ def prepare(
         name = corpus or EMBEDDED
         own = Path("data") / Path(name.replace(":", "-")).name.partition(".")[0].strip("*")
         held_out = DEFAULT_VAL_TOKENS if val_tokens is None else val_tokens
-        order = _Order(name, tokenizer or "gpt2", out or own, held_out, train_tokens)
+        words = tokenizer or "gpt2"
+        order = _Order(name, words, out or own, held_out, train_tokens, train_tokens)
     elif any(given is not None for given in (corpus, tokenizer, val_tokens, train_tokens)):
         raise InputError(f"--recipe {recipe} says what to prepare; drop the rest, or the recipe")
     else:
@@ -92,9 +93,9 @@ def prepare(
         shards, tokens = done.of(split), done.tokens(split)
         documents = sum(shard.documents for shard in shards)
         print(f"{split:<5}  {tokens:,} tokens, {documents:,} documents, {len(shards)} shards")
-    if order.train_tokens is not None and done.tokens("train") < order.train_tokens:
-        epochs = order.train_tokens / done.tokens("train")
-        print(f"{order.train_tokens:,} training tokens are {epochs:.2f} epochs of this corpus")
+    if order.budget is not None and done.tokens("train") < order.budget:
+        epochs = order.budget / done.tokens("train")
+        print(f"{order.budget:,} training tokens are {epochs:.2f} epochs of this corpus")
     print(f"wrote {order.folder}")
 
 
@@ -107,13 +108,23 @@ class _Order:
     folder: Path
     val_tokens: int
     train_tokens: int | None
+    """where to stop"""
+    budget: int | None = None
+    """what training will want"""
 
 
 def _order(recipe: Recipe, out: Path | None = None) -> _Order:
     data = recipe.data
     # The hub has more than anybody wants; of what is here already, all is prepared.
     limit = recipe.train.tokens if data.corpus.startswith("hf:") else None
-    return _Order(data.corpus, data.tokenizer, out or Path(data.folder), data.val_tokens, limit)
+    return _Order(
+        data.corpus,
+        data.tokenizer,
+        out or Path(data.folder),
+        data.val_tokens,
+        train_tokens=limit,
+        budget=recipe.train.tokens,
+    )
 
 
 def prepare_embedded(console: Console, recipe: Recipe) -> None:
