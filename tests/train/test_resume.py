@@ -237,3 +237,25 @@ def test_a_full_disk_is_said_and_nothing_is_lost(
     assert "Traceback" not in done.stderr
     finish(tmp_path / "run", recipe, resume=True)
     assert_same_end(tmp_path / "run", long_whole)
+
+
+@pytest.mark.slow
+def test_a_disk_that_is_really_full(tmp_path: Path, data: Path, long_whole: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1500k", "tmpfs", str(disk)]
+    if shutil.which("mount") is None or subprocess.run(mount, check=False).returncode:
+        pytest.skip("mounting a small disk takes privileges")
+    try:
+        recipe = tiny(data, *LONG)
+        line = command("train", str(data / "tiny.toml"), *LONG, "--out", "run")
+        done = run_command(line, disk)
+        assert done.returncode == 2, done.stderr
+        assert "No space left on device" in done.stderr
+        assert "what was saved before is intact: go on with `prism resume run`" in done.stderr
+        assert len(checkpoints(disk / "run")) == 2
+        subprocess.run(["mount", "-o", "remount,size=50m", str(disk)], check=True)
+        assert "goes on from" in finish(disk / "run", recipe, resume=True)[0]
+        assert_same_end(disk / "run", long_whole)
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
