@@ -33,6 +33,7 @@ LADDER = [
     "sampling",
     "cost",
     "train",
+    "bench",
     "neutrality",
     "describe",
     "terminal",
@@ -127,6 +128,6 @@ def test_public_names_resolve() -> None:
 def test_tests_mirror_the_modules() -> None:
     """Each module has a test file, or is named by one that runs it whole."""
     named = {"errors", "describe"}  # test_cli and test_terminal run these
-    folders = {"data", "hf", "report", "train"}  # tests of the same name, and test_figures
+    folders = {"data", "hf", "report", "train", "bench"}  # tests of the same name, and test_figures
     tests = {file.stem.removeprefix("test_") for file in (ROOT / "tests").glob("test_*.py")}
     assert set(LADDER) <= tests | named | folders

@@ -11,6 +11,7 @@ from typing import NoReturn
 from cyclopts import App
 
 from prism_transformer import __version__
+from prism_transformer.cli.bench import app as bench_app
 from prism_transformer.cli.convert import export, import_model
 from prism_transformer.cli.prepare import prepare
 from prism_transformer.cli.recipe import recipes, show
@@ -26,6 +27,7 @@ app = App(
     help_epilogue="Start here:  prism demo",
 )
 app.command(schedule_app)
+app.command(bench_app)
 app.command(show, help_epilogue="Example:  prism show prism-small optim.lr=3e-4 > mine.toml")
 app.command(recipes, help_epilogue="Example:  prism recipes prism-small --out mine.toml")
 app.command(prepare, help_epilogue="Example:  prism prepare sotu --out data/sotu")

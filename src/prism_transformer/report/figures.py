@@ -88,6 +88,22 @@ def _draw_schedule(ax: Axes, schedule: HeadSchedule, d_model: int, show_heads: b
     ax.margins(x=0.02, y=0.12)
 
 
+def speeds(rows: list[dict[str, Any]], label: str, title: str) -> Figure:
+    """How many times as fast as the first way each one is, with the range over rounds."""
+    names = [" ".join(str(row[key]) for key in ("what", label) if key in row) for row in rows]
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(7.0, 0.9 + 0.32 * len(rows)), layout="constrained")
+        ax = figure.subplots()
+        places = range(len(rows))[::-1]
+        ratios = [row["ratio"] for row in rows]
+        ax.barh(places, ratios, xerr=[row["+-"] for row in rows], color="#4477aa", ecolor="#333333")
+        ax.axvline(1.0, color="#888888", linewidth=0.8)
+        ax.set_yticks(places, [_shortened(name, 44) for name in names])
+        ax.set_xlabel("times as fast as the first; bars: half the range over rounds")
+        ax.set_title(title, fontsize=9)
+        return figure
+
+
 def _colour(width: int) -> tuple[float, float, float, float]:
     """One colour per head width, the same in every figure: 512 and wider dark, 16 light."""
     return mpl.colormaps[PALETTE](min(max((9.5 - log2(width)) / 6, 0.02), 0.95))

@@ -95,6 +95,17 @@ def _git(*arguments: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
+def machine(settings: Settings) -> Row:
+    """What a measurement of speed depends on."""
+    return {
+        **_hardware(settings.device),
+        "threads": torch.get_num_threads(),
+        "precision": settings.precision,
+        "torch": version("torch"),
+        "prism-transformer": __version__,
+    }
+
+
 def _hardware(device: torch.device) -> Row:
     facts: Row = {
         "processor": _processor(),

@@ -1,0 +1,163 @@
+"""Measurements: ways in, rows out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from prism_transformer.bench import ways
+from prism_transformer.bench.rounds import Timing, Way, interleave, ratio, timings
+from prism_transformer.cost import utilisation_flops
+from prism_transformer.kernels import layer_backends
+from prism_transformer.model import PrismLM
+from prism_transformer.recipe import ModelConfig
+from prism_transformer.schedule import HeadSchedule
+from prism_transformer.train.device import Settings, compile_layers
+
+Row = dict[str, Any]
+Runs = Iterator[tuple[str, float]]
+Watch = Callable[[Runs, int], Runs]
+
+MATMUL = "matmul"
+
+
+def measure(ways_: dict[str, Way], rounds: int, watch: Watch) -> dict[str, Timing]:
+    """Interleaved rounds under a progress bar."""
+    return timings(watch(interleave(ways_, rounds), rounds * len(ways_)))
+
+
+def train_rows(
+    config: ModelConfig, batch: int, length: int, rounds: int, settings: Settings, watch: Watch
+) -> list[Row]:
+    """A training step, eager and compiled, beside the rate of a plain matrix product."""
+    tokens = ways.some_tokens(config, batch, length + 1, settings.device)
+    steps: dict[str, Way] = {MATMUL: ways.matmul_rate(settings)}
+    for name in ("eager", "compiled"):
+        model = PrismLM(config).to(settings.device, settings.dtype)
+        if name == "compiled":
+            compile_layers(model)
+        steps[name] = our_step(model, tokens, settings)
+    found = measure(steps, rounds, watch)
+    peak = ways.matmul_flops() / found.pop(MATMUL).median
+    flops = batch * length * utilisation_flops(config, length)
+    return [
+        speed_row(name, timing, found["eager"], batch * length)
+        | {"share of matmul rate": flops / timing.median / peak}
+        for name, timing in found.items()
+    ]
+
+
+def our_step(model: PrismLM, tokens: torch.Tensor, settings: Settings) -> Way:
+    """A training step of ours, as ``prism train`` takes it."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    loss = lambda: model(tokens[:, :-1], tokens[:, 1:])  # noqa: E731
+    return ways.training_step(model, optimizer, loss, settings)
+
+
+def speed_row(name: str, timing: Timing, base: Timing, n_tokens: int) -> Row:
+    """One way against another."""
+    times, spread = ratio(timing, base)
+    return {
+        "way": name,
+        "ms": timing.median * 1e3,
+        "tokens/s": n_tokens / timing.median,
+        "ratio": times,
+        "+-": spread,
+    }
+
+
+def schedule_rows(
+    config: ModelConfig,
+    schedules: Sequence[HeadSchedule],
+    batch: int,
+    length: int,
+    rounds: int,
+    settings: Settings,
+    watch: Watch,
+) -> list[Row]:
+    """Training, prefill and decoding of schedules on one set of weights, to the first of them."""
+    model = PrismLM(config).to(settings.device, settings.dtype)
+    tokens = ways.some_tokens(config, batch, length + 1, settings.device)
+    prompt = tokens[:1, : min(length, 64)]
+    kinds: dict[str, tuple[Way, int]] = {
+        "training": (our_step(model, tokens, settings), batch * length),
+        "prefill": (ways.prefill(model, tokens[:, :-1], settings), batch * length),
+        "decoding": (ways.decode(model, prompt, 32, settings), 32),
+    }
+    rows = []
+    for kind, (way, n_tokens) in kinds.items():
+        each = {str(s): _with_schedule(model, s, way) for s in schedules}
+        found = measure(each, rounds, watch)
+        base = found[str(schedules[0])]
+        rows += [
+            {"what": kind, **_renamed(speed_row(name, timing, base, n_tokens))}
+            for name, timing in found.items()
+        ]
+    return rows
+
+
+def _with_schedule(model: PrismLM, schedule: HeadSchedule, way: Way) -> Way:
+    def run() -> None:
+        ways.take_schedule(model, schedule)
+        way()
+
+    return run
+
+
+def _renamed(row: Row) -> Row:
+    return {"schedule": row.pop("way"), **row}
+
+
+def attention_rows(
+    d_model: int,
+    schedules: Iterable[HeadSchedule],
+    batch: int,
+    length: int,
+    rounds: int,
+    settings: Settings,
+    watch: Watch,
+) -> list[Row]:
+    """Attention alone, forward and backward, for each distinct head count."""
+    counts = sorted({n for schedule in schedules for n in schedule.heads}, reverse=True)
+    each = {
+        str(n): ways.attention(n, d_model // n, batch, length, settings, backward=True)
+        for n in counts
+    }
+    found = measure(each, rounds, watch)
+    backends = layer_backends(
+        HeadSchedule(tuple(counts)), d_model, settings.device.type, seq_len=length
+    )
+    base = found[str(counts[0])]
+    # Scores and weighted values, forward and twice that backward, of the lower triangle.
+    flops = 6 * batch * d_model * length * (length + 1)
+    return [
+        {
+            "heads": n,
+            "width": d_model // n,
+            "backend": backend,
+            "ms": found[str(n)].median * 1e3,
+            "GFLOP/s": flops / found[str(n)].median / 1e9,
+            "ratio": ratio(found[str(n)], base)[0],
+            "+-": ratio(found[str(n)], base)[1],
+        }
+        for n, backend in zip(counts, backends, strict=True)
+    ]
+
+
+def decode_rows(
+    config: ModelConfig, lengths: Sequence[int], rounds: int, settings: Settings, watch: Watch
+) -> list[Row]:
+    """Decoding one sequence after prompts of several lengths."""
+    model = PrismLM(config).to(settings.device, settings.dtype)
+    n_new = 32
+    each = {
+        f"prompt of {length}": ways.decode(
+            model, ways.some_tokens(config, 1, length, settings.device), n_new, settings
+        )
+        for length in lengths
+    }
+    found = measure(each, rounds, watch)
+    base = next(iter(found.values()))
+    return [speed_row(name, timing, base, n_new) for name, timing in found.items()]

@@ -1,0 +1,227 @@
+"""``prism bench``: speed on this machine, in interleaved rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cyclopts import App
+
+from prism_transformer.cli.output import Json, Whole, print_json
+from prism_transformer.errors import InputError
+
+if TYPE_CHECKING:
+    from prism_transformer.recipe import Recipe
+    from prism_transformer.train.device import Settings
+
+app = App(
+    name="bench",
+    help="Measure speed: interleaved rounds, medians, half the range as spread.",
+    help_epilogue="Example:  prism bench schedules prism-nano --rounds 5",
+)
+
+
+@app.command(help_epilogue="Example:  prism bench train prism-nano")
+def train(
+    recipe: str = "prism-nano",
+    /,
+    *overrides: str,
+    batch: Whole = 8,
+    length: Whole | None = None,
+    rounds: Whole = 5,
+    device: str = "auto",
+    out: Path | None = None,
+    as_json: Json = False,
+) -> None:
+    """One training step, eager and compiled, and its share of the matrix product's rate.
+
+    Parameters
+    ----------
+    recipe
+        Whose model to measure.
+    overrides
+        Changes to the recipe.
+    batch
+        Sequences a step.
+    length
+        Tokens a sequence; the model's context when left out.
+    rounds
+        How often each way is measured.
+    device
+        cuda or cpu; the first there is when left out.
+    out
+        Also write the figure here: .svg, .png or .pdf.
+    """
+    from prism_transformer.bench.tables import train_rows
+
+    wanted, settings = _open(recipe, overrides, device)
+    config = wanted.model
+    rows = train_rows(config, batch, length or config.seq_len, rounds, settings, _watch)
+    _report("training step", rows, settings, as_json, out, "way")
+
+
+@app.command(help_epilogue="Example:  prism bench decode prism-nano")
+def decode(
+    recipe: str = "prism-nano",
+    /,
+    *overrides: str,
+    rounds: Whole = 5,
+    device: str = "auto",
+    out: Path | None = None,
+    as_json: Json = False,
+) -> None:
+    """Decoding with the key-value cache, one sequence, after short and long prompts.
+
+    Parameters
+    ----------
+    recipe
+        Whose model to measure.
+    overrides
+        Changes to the recipe.
+    rounds
+        How often each way is measured.
+    device
+        cuda or cpu; the first there is when left out.
+    out
+        Also write the figure here: .svg, .png or .pdf.
+    """
+    from prism_transformer.bench.tables import decode_rows
+
+    wanted, settings = _open(recipe, overrides, device)
+    longest = wanted.model.seq_len - 32
+    lengths = sorted({min(16, longest), longest // 2, longest})
+    rows = decode_rows(wanted.model, lengths, rounds, settings, _watch)
+    _report("decoding", rows, settings, as_json, out, "way")
+
+
+@app.command(help_epilogue="Example:  prism bench attention prism-nano")
+def attention(
+    recipe: str = "prism-nano",
+    /,
+    *overrides: str,
+    batch: Whole = 4,
+    length: Whole | None = None,
+    rounds: Whole = 5,
+    device: str = "auto",
+    out: Path | None = None,
+    as_json: Json = False,
+) -> None:
+    """Attention alone, forward and backward, for each head count of a schedule.
+
+    Parameters
+    ----------
+    recipe
+        Whose schedule to measure; its base head count is what the others are compared with.
+    overrides
+        Changes to the recipe.
+    batch
+        Sequences.
+    length
+        Tokens a sequence; the model's context when left out.
+    rounds
+        How often each way is measured.
+    device
+        cuda or cpu; the first there is when left out.
+    out
+        Also write the figure here: .svg, .png or .pdf.
+    """
+    from prism_transformer.bench.tables import attention_rows
+    from prism_transformer.schedule import HeadSchedule
+
+    wanted, settings = _open(recipe, overrides, device)
+    config = wanted.model
+    uniform = HeadSchedule((config.h_base,))
+    rows = attention_rows(
+        config.d_model, (uniform, config.schedule), batch, length or config.seq_len, rounds,
+        settings, _watch,
+    )  # fmt: skip
+    _report("attention", rows, settings, as_json, out, "heads")
+
+
+@app.command(help_epilogue='Example:  prism bench schedules prism-nano "2x4 8x4" reversed')
+def schedules(
+    recipe: str = "prism-nano",
+    /,
+    *others: str,
+    batch: Whole = 4,
+    length: Whole | None = None,
+    rounds: Whole = 5,
+    device: str = "auto",
+    out: Path | None = None,
+    as_json: Json = False,
+) -> None:
+    """Schedules against the uniform twin: training, prefill, decoding, on one set of weights.
+
+    Parameters
+    ----------
+    recipe
+        Whose model and schedule to measure.
+    others
+        More schedules: presets, text, or reversed.
+    batch
+        Sequences in training and prefill.
+    length
+        Tokens a sequence; the model's context when left out.
+    rounds
+        How often each way is measured.
+    device
+        cuda or cpu; the first there is when left out.
+    out
+        Also write the figure here: .svg, .png or .pdf.
+    """
+    from prism_transformer.bench.tables import schedule_rows
+    from prism_transformer.design import resolve, reverse
+    from prism_transformer.schedule import HeadSchedule
+
+    wanted, settings = _open(recipe, (), device)
+    config = wanted.model
+    uniform = HeadSchedule((config.h_base,) * config.n_layers)
+    more = [reverse(config.schedule) if name == "reversed" else resolve(name) for name in others]
+    chosen = list(dict.fromkeys([uniform, config.schedule, *more]))
+    for schedule in chosen:
+        if len(schedule) != config.n_layers:
+            raise InputError(f"{schedule}: has {len(schedule)} layers, {recipe} {config.n_layers}")
+        schedule.head_dims(config.d_model)  # says which layer does not fit
+    rows = schedule_rows(config, chosen, batch, length or config.seq_len, rounds, settings, _watch)
+    _report("schedules", rows, settings, as_json, out, "schedule")
+
+
+def _open(recipe: str, overrides: tuple[str, ...], device: str) -> tuple[Recipe, Settings]:
+    from prism_transformer.recipe_file import load_recipe
+    from prism_transformer.train.device import settle
+
+    wanted = load_recipe(recipe, [*overrides, "train.compile=off", "train.precision=auto"])
+    return wanted, settle(wanted, device)
+
+
+def _watch(runs: Iterator[tuple[str, float]], total: int) -> Iterator[tuple[str, float]]:
+    from prism_transformer.terminal import count_up, make_console
+
+    return count_up(make_console(), "measuring", runs, total)
+
+
+def _report(
+    what: str,
+    rows: list[dict[str, Any]],
+    settings: Settings,
+    as_json: bool,
+    out: Path | None,
+    label: str,
+) -> None:
+    from prism_transformer.terminal import make_console, row_table, say
+    from prism_transformer.train.environment import machine
+
+    facts = machine(settings)
+    if out is not None:
+        from prism_transformer.report.figures import save, speeds
+
+        save(speeds(rows, label, what), out)
+    if as_json:
+        print_json({"what": what, "machine": facts, "rows": rows})
+        return
+    console = make_console()
+    console.print(row_table(rows))
+    say(console, ", ".join(f"{key} {value}" for key, value in facts.items()))
+    if out is not None:
+        say(console, f"wrote {out}")
