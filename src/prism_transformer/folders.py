@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from uuid import uuid4
 
 from prism_transformer.errors import InputError
 
@@ -25,7 +26,8 @@ def new_folder(target: Path) -> Iterator[Path]:
     """A temporary folder that becomes ``target`` when the block ends well, and vanishes if not."""
     check_new(target)
     target = target.resolve()  # a name also for "."
-    partial = target.with_name(f".{target.name}.partial-{os.getpid()}")
+    # Not the process number: two machines may have the same, and a container always has.
+    partial = target.with_name(f".{target.name}.partial-{uuid4().hex[:8]}")
     try:
         partial.mkdir(parents=True)
         yield partial

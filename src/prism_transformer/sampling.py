@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,8 @@ from torch import Tensor
 from prism_transformer.errors import InputError
 from prism_transformer.model import PrismLM
 from prism_transformer.recipe import ModelConfig
+
+MIN_TEMPERATURE = 0.001  # below, logits divided by it overflow
 
 
 class KVCache:
@@ -91,8 +94,10 @@ def stream(
 
 def check_sampling(n_new: int, temperature: float, top_k: int | None, top_p: float | None) -> None:
     """Refuse what cannot be drawn."""
-    if n_new < 0 or temperature < 0 or (top_k is not None and top_k < 1):
-        raise InputError(f"cannot sample with {n_new=}, {temperature=}, {top_k=}")
+    if n_new < 0 or (top_k is not None and top_k < 1):
+        raise InputError(f"cannot sample with {n_new=}, {top_k=}")
+    if temperature != 0 and not MIN_TEMPERATURE <= temperature < math.inf:
+        raise InputError(f"cannot sample with {temperature=}; 0, or at least {MIN_TEMPERATURE}")
     if top_p is not None and not 0 < top_p <= 1:
         raise InputError(f"cannot sample with {top_p=}; it is a probability above 0")
 

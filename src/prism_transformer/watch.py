@@ -14,6 +14,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from prism_transformer.terminal import say
 from prism_transformer.train.run import Row
 
 LINE_SECONDS = 10  # between lines where there is no terminal
@@ -39,7 +40,7 @@ def _bar(console: Console, rows: Iterable[Row], done: int, n_steps: int) -> Iter
             if row["kind"] == "train":
                 bar.update(task, completed=row["step"], description=_now(row))
             elif row["kind"] == "val":
-                console.print(_validation(row))
+                tell(console, _validation(row))
             yield row
 
 
@@ -47,12 +48,20 @@ def _lines(console: Console, rows: Iterable[Row], done: int, n_steps: int) -> It
     started = last = monotonic()
     for row in rows:
         if row["kind"] == "val":
-            console.print(_validation(row))
+            tell(console, _validation(row))
         elif row["kind"] == "train" and monotonic() - last >= LINE_SECONDS:
             last = monotonic()
             left = (last - started) / (row["step"] - done) * (n_steps - row["step"])
-            console.print(f"step {row['step']} of {n_steps}  {_now(row)}  {left:,.0f} s left")
+            tell(console, f"step {row['step']} of {n_steps}  {_now(row)}  {left:,.0f} s left")
         yield row
+
+
+def tell(console: Console, line: str) -> None:
+    """Print, or go quiet where nobody reads any more: that is no reason to stop training."""
+    try:
+        say(console, line)
+    except BrokenPipeError:
+        console.quiet = True
 
 
 def _now(row: Row) -> str:

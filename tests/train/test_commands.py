@@ -68,7 +68,7 @@ def test_export_of_a_run_stands_alone(tmp_path: Path, run: Path, prism_inside: P
     assert done.returncode == 0, done.stderr
     card = (tmp_path / "hf" / "README.md").read_text("utf-8")
     assert "Trained for 20 of 20 steps, 10,240 tokens of `sotu`" in card
-    assert re.search(r"Validation loss: \d\.\d{4} nats per token over 1,600 tokens", card)
+    assert re.search(r"Validation loss at step 20: \d\.\d{4} nats per token over 1,600", card)
     words = AutoTokenizer.from_pretrained(tmp_path / "hf")
     assert words("né")["input_ids"] == list("né".encode())
     assert words.eos_token_id == 256
@@ -94,7 +94,13 @@ def test_export_of_a_run_stands_alone(tmp_path: Path, run: Path, prism_inside: P
         (["resume", "run", "optim.lr=0.1"], "this would change optim.lr: 0.003 -> 0.1"),
         (["generate", "nowhere"], "nowhere: is not a run"),
         (["generate", "run", "--top-p", "1.5"], "top_p"),
+        (["generate", "run", "--temperature", "nan"], "temperature=nan"),
+        (["generate", "run", "--temperature", "1e-42"], "temperature"),
+        (["generate", "run", "--seed", str(2**70)], "--seed"),
+        (["generate", "run", "--prompt", "\udcff"], "--prompt: is not UTF-8 text"),
         (["generate", "run", "--prompt", "x" * 99], "the prompt has 100 tokens, the model sees 32"),
+        (["train", "prism-nano", "--out", "."], "exists already"),
+        (["train", "TINY", f"model.d_ff={10**13}"], "does not fit into memory"),
         (["export", "run", "run"], "exists already"),
     ],
 )

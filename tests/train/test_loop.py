@@ -17,7 +17,8 @@ from prism_transformer.data.shards import open_shard
 from prism_transformer.errors import InputError, RunError
 from prism_transformer.model import PrismLM
 from prism_transformer.recipe import Recipe
-from prism_transformer.train.loop import BATCH_FILE
+from prism_transformer.train.job import Job
+from prism_transformer.train.loop import BATCH_FILE, Batch, backward
 from prism_transformer.train.run import read_environment, read_metrics
 from prism_transformer.weights import load_model
 from tests.train.runs import finish, tiny
@@ -142,9 +143,8 @@ def test_environment_of_a_run(tmp_path: Path, data: Path) -> None:
     environment = read_environment(tmp_path / "run")
     assert environment["software"]["torch"] == torch.__version__
     assert len(environment["attention_backends"]) == 3
-    assert environment["precision"] == "fp32"
-    assert not environment["compiled"]
-    assert [session["step"] for session in environment["sessions"]] == [0]
+    (session,) = environment["sessions"]
+    assert (session["step"], session["precision"], session["compiled"]) == (0, "fp32", False)
     assert json.loads((tmp_path / "run" / "environment.json").read_text()) == environment
 
 
@@ -167,6 +167,23 @@ def test_a_loss_that_is_not_finite_stops_before_the_update_and_can_be_looked_int
     assert not (loss.isfinite() and norm.isfinite())
     with pytest.raises(RunError, match="stopped before the update"):  # and again, exactly
         finish(tmp_path / "run", recipe, resume=True)
+
+
+def test_the_gradient_that_is_not_finite_is_named(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from prism_transformer.train import loop
+
+    def poisoned(job: Job, passes: list[Batch]) -> float:
+        loss = backward(job, passes)
+        broken = job.model.get_parameter("layers.1.mlp.down.weight").grad
+        assert broken is not None
+        broken[3, 5] = torch.nan
+        return loss
+
+    monkeypatch.setattr(loop, "backward", poisoned)
+    with pytest.raises(RunError, match=r"not finite: layers\.1\.mlp\.down\.weight;"):
+        finish(tmp_path / "run", tiny(data))
 
 
 def test_a_batch_that_does_not_split_is_refused(tmp_path: Path, data: Path) -> None:

@@ -12,10 +12,12 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from prism_transformer.errors import InputError
 from prism_transformer.train.checkpoint import checkpoint_folder, checkpoints
 from prism_transformer.train.run import METRICS_FILE, read_environment
+from prism_transformer.train.stopping import StopRequest
 from tests.train.runs import assert_same_end, command, finish, run_command, start_command, tiny
 
 # 150 steps in a few seconds.
@@ -114,19 +116,54 @@ def test_a_changed_recipe_is_refused_with_the_difference(
         finish(run, recipe, resume=True)
 
 
-def test_other_shards_are_refused(tmp_path: Path, data: Path, whole: Path) -> None:
-    other = tmp_path / "data"
-    shutil.copytree(data, other)
-    manifest = other / "manifest.json"
+def test_a_recipe_that_was_edited_is_refused_before_anything_changes(
+    tmp_path: Path, data: Path, whole: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    shutil.rmtree(run / "checkpoints")
+    recipe = tiny(data, "run.checkpoint_every=1", "run.keep_checkpoints=100", "train.seed=7")
+    with pytest.raises(InputError, match=r"train\.seed: 0 -> 7"):
+        finish(run, recipe, resume=True)
+    assert (run / METRICS_FILE).read_bytes() == (whole / METRICS_FILE).read_bytes()
+
+
+def test_more_shards_without_a_manifest_are_refused(tmp_path: Path, data: Path) -> None:
+    foreign = tmp_path / "data"
+    foreign.mkdir()
+    for split in ("train", "val"):
+        shutil.copyfile(data / f"{split}_000000.bin", foreign / f"{split}_000000.bin")
+    recipe = tiny(data, f"data.folder={foreign}")
+    finish(tmp_path / "run", recipe)
+    shutil.copyfile(foreign / "train_000000.bin", foreign / "train_000001.bin")
+    with pytest.raises(InputError, match=r"train_000001\.bin is not the shard"):
+        finish(tmp_path / "run", recipe, resume=True)
+
+
+def test_another_number_of_threads_is_said(tmp_path: Path, data: Path) -> None:
+    finish(tmp_path / "run", tiny(data))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)
+    try:
+        notes = finish(tmp_path / "run", tiny(data), resume=True)
+    finally:
+        torch.set_num_threads(threads)
+    assert notes[-1] == f"threads: {threads} before, {threads + 1} now"
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_other_shards_are_refused(tmp_path: Path, data: Path, split: str) -> None:
+    own = tmp_path / "data"
+    shutil.copytree(data, own)
+    recipe = tiny(data, f"data.folder={own}")
+    finish(tmp_path / "run", recipe)
+    manifest = own / "manifest.json"
     text = manifest.read_text("utf-8")
-    position = text.index('"split": "train"')
+    position = text.index(f'"split": "{split}"')
     place = text.index('"sha256": "', position) + len('"sha256": "')
     manifest.write_text(text[:place] + "0" * 64 + text[place + 64 :], "utf-8")
-    recipe = tiny(
-        data, "run.checkpoint_every=1", "run.keep_checkpoints=100", f"data.folder={other}"
-    )
     with pytest.raises(InputError, match="is not the shard the run began with"):
-        finish(whole, recipe, resume=True)
+        finish(tmp_path / "run", recipe, resume=True)
 
 
 def wait_for_step(run: Path, step: int) -> None:
@@ -184,18 +221,41 @@ def test_asked_to_stop_it_finishes_the_step_saves_and_says_how_to_go_on(
     assert_same_end(tmp_path / "run", long_whole)
 
 
-def test_asked_twice_it_stops_at_once() -> None:
+def test_asked_twice_it_stops_at_once_even_within_one_call_of_torch() -> None:
     script = """
-import signal, time
+import time, torch
 from prism_transformer.train.stopping import StopRequest
-with StopRequest() as stop:
-    signal.raise_signal(signal.SIGTERM)
-    assert stop.requested
-    signal.raise_signal(signal.SIGTERM)
+with StopRequest():
+    print("ready", flush=True)
+    torch.ones(8000, 8000) @ torch.ones(8000, 8000)  # seconds without a line of Python
     time.sleep(60)
 """
-    done = subprocess.run([sys.executable, "-c", script], timeout=30, check=False)
-    assert done.returncode == -signal.SIGTERM
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    for _ in range(2):
+        time.sleep(0.3)
+        process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=20) == 128 + signal.SIGTERM
+
+
+def test_handlers_are_put_back() -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    with StopRequest() as stop:
+        signal.raise_signal(signal.SIGTERM)
+        time.sleep(0.2)
+        assert stop.requested
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
+
+
+def test_a_reader_that_leaves_does_not_stop_training(tmp_path: Path, data: Path) -> None:
+    tiny(data)
+    process = start_command(command("train", str(data / "tiny.toml"), "--out", "run"), tmp_path)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    process.wait(timeout=60)
+    assert [folder.name for folder in checkpoints(tmp_path / "run")][-1] == "step-00000020"
 
 
 def test_two_processes_cannot_write_one_run(tmp_path: Path, data: Path, long_whole: Path) -> None:

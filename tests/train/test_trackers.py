@@ -34,7 +34,7 @@ def test_wandb_offline(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPat
 def test_a_tracker_that_fails_is_dropped_and_the_run_goes_on(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken_later(run: Path, _recipe: object) -> object:
+    def broken_later(*_: object) -> object:
         def send(step: int, _values: dict[str, float]) -> None:
             if step > 3:
                 raise ConnectionError("the service is down")
@@ -46,7 +46,7 @@ def test_a_tracker_that_fails_is_dropped_and_the_run_goes_on(
     recipe = tiny(data, 'run.trackers=["wandb", "tensorboard"]')
     finish(tmp_path / "run", recipe)
     assert read_metrics(tmp_path / "run")[-1]["step"] == 20
-    trackers = Trackers(recipe.run.trackers, tmp_path, recipe)
+    trackers = Trackers(recipe.run.trackers, tmp_path, recipe, "id")
     for step in range(10):
         trackers.send(step, "train", {"loss": 1.0})
     assert trackers.problems == [

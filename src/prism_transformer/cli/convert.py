@@ -133,15 +133,12 @@ def _numbers(run: Path) -> str:
     from prism_transformer.train.run import newest_model, read_metrics, read_run
 
     recipe, state = read_run(run), read_state(newest_model(run))
-    losses = [
-        row["loss"]
-        for row in read_metrics(run)
-        if row["kind"] == "val" and row["step"] <= state.step
-    ]
+    last = [row for row in read_metrics(run, state.metrics_bytes) if row["kind"] == "val"][-1]
     return (
         f"Trained for {state.step:,} of {recipe.n_steps:,} steps, {state.tokens:,} tokens of "
         f"`{recipe.data.corpus}` (tokenizer `{recipe.data.tokenizer}`, seed {recipe.train.seed}). "
-        f"Validation loss: {losses[-1]:.4f} nats per token over {recipe.data.val_tokens:,} tokens."
+        f"Validation loss at step {last['step']:,}: {last['loss']:.4f} nats per token over "
+        f"{recipe.data.val_tokens:,} tokens."
     )
 
 

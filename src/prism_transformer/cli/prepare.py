@@ -159,9 +159,11 @@ def _tokenizer(
     name: str, source: Corpus, folder: Path, ranks: Path | None, gigatoken: bool
 ) -> Tokenizer:
     from prism_transformer.data import tokenizer as tokenizers
+    from prism_transformer.data.manifest import read_manifest
 
     file = folder / tokenizers.BPE_FILE
-    if name not in ("gpt2", "bytes") and not file.exists():
+    begun = file.exists() and read_manifest(folder) is not None  # else it may be another's
+    if name not in ("gpt2", "bytes") and not begun:
         size = tokenizers.bpe_size(name)
         tokenizers.train_bpe((document.text for document in source.documents()), size, file)
     workers = os.cpu_count() or 1

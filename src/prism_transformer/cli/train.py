@@ -35,12 +35,14 @@ def train(
     device
         cuda or cpu; the first there is when left out.
     """
+    from prism_transformer.folders import check_new
     from prism_transformer.recipe_file import load_recipe
 
     resolved = load_recipe(recipe, overrides)
     folder = out or Path("runs") / f"{Path(recipe).stem}-seed{resolved.train.seed}"
     if (folder / "recipe.toml").exists():
         raise InputError(f"{folder}: is a run already; `prism resume {folder}`, or another --out")
+    check_new(folder)
     return _train(folder, resolved, device, new=True)
 
 
@@ -92,24 +94,23 @@ def _train(folder: Path, recipe: Recipe, device: str, *, new: bool) -> int:
 
 
 def _run(console: Console, job: Job, notes: list[str]) -> int:
-    from prism_transformer.terminal import say
     from prism_transformer.train.loop import train as rows
-    from prism_transformer.watch import watch
+    from prism_transformer.watch import tell, watch
 
     for line in [*_introduction(job), *notes]:
-        say(console, line)
+        tell(console, line)
     loss = None
     for row in watch(console, rows(job), job.step, job.recipe.n_steps):
         if row["kind"] == "val":
             loss = row["loss"]
-    for problem in job.trackers.problems if job.trackers else []:
-        say(console, problem)
+        while job.trackers and job.trackers.problems:
+            tell(console, job.trackers.problems.pop(0))
     if job.stopping and job.step < job.recipe.n_steps:
-        say(console, f"stopped at step {job.step}, saved; {job.how}")
+        tell(console, f"stopped at step {job.step}, saved; {job.how}")
         return 128 + job.stop.signal
     if loss is not None:
-        say(console, f"finished: validation loss {loss:.4f} nats after {job.step} steps")
-    say(console, f"{job.folder} is complete; try: prism generate {job.folder}")
+        tell(console, f"finished: validation loss {loss:.4f} nats after {job.step} steps")
+    tell(console, f"{job.folder} is complete; try: prism generate {job.folder}")
     return 0
 
 
@@ -183,6 +184,7 @@ def generate(
     """
     import sys
     from codecs import getincrementaldecoder
+    from io import TextIOWrapper
     from time import perf_counter
 
     import torch
@@ -191,11 +193,17 @@ def generate(
     from prism_transformer.train.run import open_trained
 
     check_sampling(tokens, temperature, top_k, top_p)
+    if not 0 <= seed < 2**63:
+        raise InputError(f"--seed {seed}: not between 0 and 2^63")
+    if prompt.encode(errors="ignore").decode() != prompt:
+        raise InputError("--prompt: is not UTF-8 text")
     model, words = open_trained(run)
     begin = [words.end_of_text, *words.encode_batch([prompt])[0].tolist()]
     room = model.config.seq_len - len(begin)
     if room < 1:
         raise InputError(f"the prompt has {len(begin)} tokens, the model sees {room + len(begin)}")
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal may not know every character
     sys.stdout.write(prompt)
     started, count = perf_counter(), 0
     decode = getincrementaldecoder("utf-8")("replace").decode  # a character may take two tokens
@@ -207,5 +215,6 @@ def generate(
             break
         sys.stdout.write(decode(words.piece(token)))
         sys.stdout.flush()
+    sys.stdout.write(decode(b"", True))
     seconds = perf_counter() - started
     print(f"\n{count} tokens, {count / seconds:,.0f} tokens/s", file=sys.stderr)

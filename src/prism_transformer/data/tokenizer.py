@@ -103,7 +103,8 @@ class Gpt2Tokenizer:
 
     def piece(self, token: int) -> bytes:
         """The bytes of a token."""
-        return b"" if token == self.end_of_text else self.encoding.decode_single_token_bytes(token)
+        known = token < self.end_of_text  # a model may have more rows than there are tokens
+        return self.encoding.decode_single_token_bytes(token) if known else b""
 
 
 def _rows(flat: Tokens, offsets: Tokens) -> list[Tokens]:
@@ -210,8 +211,12 @@ def train_bpe(texts: Iterable[str], vocab_size: int, file: Path) -> None:
     )
     bpe.train_from_iterator(_first(texts, BPE_TRAINING_BYTES), trainer)
     partial = file.with_name(file.name + ".partial")
-    bpe.save(str(partial))
-    partial.replace(file)
+    try:
+        partial.write_text(bpe.to_str(pretty=True), "utf-8")
+        partial.replace(file)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise InputError(f"{file}: cannot be written: {error.strerror}") from None
 
 
 def _first(texts: Iterable[str], n_bytes: int) -> Iterator[str]:

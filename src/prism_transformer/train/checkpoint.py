@@ -72,17 +72,16 @@ def save_checkpoint(
 def check_checkpoint(folder: Path) -> None:
     """Refuse a checkpoint in which any byte is not as it was written."""
     try:
-        sums = json.loads((folder / SUMS_FILE).read_text("utf-8"))
+        sums = dict(json.loads((folder / SUMS_FILE).read_text("utf-8")))
         found = {file.name for file in folder.iterdir()} - {SUMS_FILE}
-        names = set(sums)
+        broken = [name for name in found & sums.keys() if file_sha256(folder / name) != sums[name]]
     except (OSError, ValueError, TypeError) as error:
-        raise InputError(f"{folder / SUMS_FILE}: cannot be read: {error}") from None
-    if found != names:
-        odd = ", ".join(sorted(found ^ names))
+        raise InputError(f"{folder}: cannot be read: {error}") from None
+    if found != sums.keys():
+        odd = ", ".join(sorted(found ^ sums.keys()))
         raise InputError(f"{folder}: does not have the files it was written with: {odd}")
-    for name, digest in sums.items():
-        if file_sha256(folder / name) != digest:
-            raise InputError(f"{folder / name}: is damaged: sha256 differs")
+    if broken:
+        raise InputError(f"{folder / broken[0]}: is damaged: sha256 differs")
 
 
 def read_state(folder: Path) -> State:

@@ -53,7 +53,7 @@ class World:
 @contextmanager
 def join_world(device: torch.device) -> Iterator[World]:
     """Meet the other processes of a torchrun launch, if this is one."""
-    size = int(os.environ.get("WORLD_SIZE", "1"))
+    size = int(os.environ["WORLD_SIZE"]) if "RANK" in os.environ else 1
     if size == 1:
         yield World(0, 1, device, None)
         return

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from uuid import uuid4
 
 import torch
 
@@ -26,8 +27,10 @@ ORDER_SAMPLE = 4096  # windows whose places in the first epoch are hashed
 PACKAGES = ("torch", "numpy", "safetensors", "pydantic")
 
 
-def environment(recipe: Recipe, model: PrismLM, train: Windows, settings: Settings) -> Row:
-    """Everything that is worth knowing of a run and not in its recipe."""
+def environment(
+    recipe: Recipe, model: PrismLM, train: Windows, val: Windows, settings: Settings
+) -> Row:
+    """Everything that is worth knowing of a run, and the recipe it began with."""
     config = recipe.model
     dtype = torch.bfloat16 if settings.precision == "bf16" else settings.dtype
     device = settings.device.type
@@ -39,17 +42,15 @@ def environment(recipe: Recipe, model: PrismLM, train: Windows, settings: Settin
             **{name: version(name) for name in PACKAGES},
         },
         "hardware": _hardware(settings.device),
-        "precision": settings.precision,
-        "compiled": settings.compiled,
-        "compile_reason": settings.compile_reason,
         "attention_backends": list(
             layer_backends(config.schedule, config.d_model, device, str(dtype)[6:], config.seq_len)
         ),
         "hashes": {
             "initial_weights": fingerprint(model),
-            "data_order": data_order(train, recipe.train.seed),
-            "shards": shard_sums(train),
+            **data_hashes(train, val, recipe.train.seed),
         },
+        "recipe": recipe.model_dump(),
+        "identity": uuid4().hex,
         "sessions": [],
     }
 
@@ -60,9 +61,28 @@ def session(step: int, world_size: int, settings: Settings) -> Row:
         "step": step,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "processes": world_size,
-        "device": str(settings.device),
+        "device": settings.device.type,
+        "precision": settings.precision,
+        "compiled": settings.compiled,
+        "compile_reason": settings.compile_reason,
         "threads": torch.get_num_threads(),
         "torch": version("torch"),
+    }
+
+
+def changes(before: Row, now: Row) -> list[str]:
+    """What a new session has otherwise than the last, and which may show in the last bits."""
+    keys = ("processes", "device", "precision", "compiled", "threads", "torch")
+    return [
+        f"{key}: {before[key]} before, {now[key]} now" for key in keys if before[key] != now[key]
+    ]
+
+
+def data_hashes(train: Windows, val: Windows, seed: int) -> Row:
+    """What a run reads, and in what order."""
+    return {
+        "data_order": data_order(train, seed),
+        "shards": {**_shard_sums(train), **_shard_sums(val)},
     }
 
 
@@ -75,10 +95,13 @@ def data_order(windows: Windows, seed: int) -> str:
     return digest.hexdigest()
 
 
-def shard_sums(windows: Windows) -> dict[str, str | None]:
-    """sha256 of each shard, as its manifest has it."""
+def _shard_sums(windows: Windows) -> Row:
+    """Tokens of each shard, and its sha256 as the manifest has it."""
     sums: Sequence[str | None] = windows.sha256 or [None] * len(windows.files)
-    return {file.name: digest for file, digest in zip(windows.files, sums, strict=True)}
+    return {
+        file.name: {"tokens": len(tokens), "sha256": digest}
+        for file, tokens, digest in zip(windows.files, windows.shards, sums, strict=True)
+    }
 
 
 def _commit() -> Row:

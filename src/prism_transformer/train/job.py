@@ -16,10 +16,8 @@ from prism_transformer.errors import InputError
 from prism_transformer.folders import locked
 from prism_transformer.model import PrismLM
 from prism_transformer.recipe import Recipe, differences
-from prism_transformer.recipe_file import load_recipe
 from prism_transformer.train.checkpoint import (
     OPTIMIZER_FILE,
-    RECIPE_FILE,
     State,
     check_checkpoint,
     checkpoint_folder,
@@ -32,7 +30,7 @@ from prism_transformer.train.checkpoint import (
 )
 from prism_transformer.train.device import Settings, compile_layers
 from prism_transformer.train.distributed import World, distribute, part_of, reshard, whole
-from prism_transformer.train.environment import environment, session, shard_sums
+from prism_transformer.train.environment import changes, data_hashes, environment, session
 from prism_transformer.train.optim import make_optimizer
 from prism_transformer.train.run import Metrics, Row, create_run, note_session, read_environment
 from prism_transformer.train.stopping import StopRequest
@@ -97,9 +95,9 @@ class Job:
         if self.world.is_first:
             assert self.metrics is not None
             tokens = self.step * self.recipe.train.batch_tokens
-            state = State(self.step, tokens, self.metrics.sync())
             folder = checkpoint_folder(self.folder, self.step)
             try:
+                state = State(self.step, tokens, self.metrics.sync())
                 save_checkpoint(folder, self.recipe, state, weights, moments)
                 check_checkpoint(folder)
             except InputError as error:
@@ -135,7 +133,7 @@ def new_job(folder: Path, recipe: Recipe, settings: Settings, world: World) -> I
     train, val = open_data(recipe)
     model = _model(recipe, settings, world)
     if world.is_first:
-        create_run(folder, recipe, environment(recipe, model, train, settings))
+        create_run(folder, recipe, environment(recipe, model, train, val, settings))
     world.wait()
     with locked(folder) if world.is_first else nullcontext():
         job = _assemble(folder, recipe, settings, world, train, val, model)
@@ -149,9 +147,10 @@ def resumed_job(
 ) -> Iterator[Job]:
     """Go on with a run from its newest sound checkpoint; ``notes`` gets what is worth saying."""
     with locked(folder) if world.is_first else nullcontext():
+        _check_recipe(folder, recipe)
         train, val = open_data(recipe)
-        _check_shards(folder, train)
-        checkpoint = _checkpoint(folder, recipe, world, notes)
+        _check_shards(folder, data_hashes(train, val, recipe.train.seed))
+        checkpoint = _checkpoint(folder, world, notes)
         job = _assemble(
             folder, recipe, settings, world, train, val, _model(recipe, settings, world)
         )
@@ -159,6 +158,8 @@ def resumed_job(
         if checkpoint is not None:
             load_state(job.model, job.optimizer, checkpoint, state.step)
         _take_up(job, state.step, state.metrics_bytes)
+        sessions = read_environment(folder)["sessions"][-2:]
+        notes += changes(*sessions) if len(sessions) == 2 else []
         yield job
 
 
@@ -169,7 +170,12 @@ def _model(recipe: Recipe, settings: Settings, world: World) -> PrismLM:
             f"train.batch_tokens = {recipe.train.batch_tokens} does not split over {world.size} "
             f"processes of train.micro_batch = {recipe.train.micro_batch} sequences"
         )
-    model = PrismLM(recipe.model, recipe.train.seed).to(settings.dtype)
+    try:
+        model = PrismLM(recipe.model, recipe.train.seed).to(settings.dtype)
+    except RuntimeError as error:
+        if "allocate" not in str(error):
+            raise
+        raise InputError(f"the model does not fit into memory: {error}") from None
     model.activation_checkpointing = recipe.train.activation_checkpointing
     return model
 
@@ -196,11 +202,12 @@ def _take_up(job: Job, step: int, metrics_bytes: int) -> None:
     job.step = step
     if job.world.is_first:
         job.metrics = Metrics(job.folder, metrics_bytes)
-        job.trackers = Trackers(job.recipe.run.trackers, job.folder, job.recipe)
+        identity = read_environment(job.folder)["identity"]
+        job.trackers = Trackers(job.recipe.run.trackers, job.folder, job.recipe, identity)
         note_session(job.folder, session(step, job.world.size, job.settings))
 
 
-def _checkpoint(folder: Path, recipe: Recipe, world: World, notes: list[str]) -> Path | None:
+def _checkpoint(folder: Path, world: World, notes: list[str]) -> Path | None:
     """The newest sound checkpoint; every process finds the same."""
     if world.is_first:
         sweep(folder)
@@ -211,17 +218,23 @@ def _checkpoint(folder: Path, recipe: Recipe, world: World, notes: list[str]) ->
         notes.append("no sound checkpoint: begins again at step 0")
         return None
     notes.append(f"goes on from {checkpoint}")
-    changed = differences(load_recipe(checkpoint / RECIPE_FILE), recipe)
-    if changed:
-        raise InputError(f"{folder}: its recipe was changed since: " + "; ".join(changed))
     return checkpoint
 
 
-def _check_shards(folder: Path, train: Windows) -> None:
-    before, now = read_environment(folder)["hashes"]["shards"], shard_sums(train)
-    for name in sorted(before.keys() | now.keys()):
-        if before.get(name) != now.get(name):
-            raise InputError(f"{train.files[0].parent / name}: is not the shard the run began with")
+def _check_recipe(folder: Path, recipe: Recipe) -> None:
+    changed = differences(Recipe.model_validate(read_environment(folder)["recipe"]), recipe)
+    if changed:
+        raise InputError(f"{folder}: its recipe was changed since: " + "; ".join(changed))
+
+
+def _check_shards(folder: Path, now: Row) -> None:
+    before = read_environment(folder)["hashes"]
+    old, new = before["shards"], now["shards"]
+    for name in sorted(old.keys() | new.keys()):
+        if old.get(name) != new.get(name):
+            raise InputError(f"{folder}: {name} is not the shard the run began with")
+    if before["data_order"] != now["data_order"]:
+        raise InputError(f"{folder}: the order of its data is not the one it began with")
 
 
 def full_state(

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from time import perf_counter
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from prism_transformer.cost import utilisation_flops
 from prism_transformer.data.loader import prefetched, timed
-from prism_transformer.errors import RunError
+from prism_transformer.errors import InputError, RunError
 from prism_transformer.train.checkpoint import State, save_checkpoint
 from prism_transformer.train.device import peak_memory
 from prism_transformer.train.distributed import accumulating, whole
@@ -69,11 +71,13 @@ def update(job: Job, passes: list[Batch], waited: float) -> Row:
     started = perf_counter()
     rate = learning_rate(job.recipe, job.step)
     loss = backward(job, passes)
-    clip = job.recipe.optim.grad_clip
-    norm = whole(torch.nn.utils.clip_grad_norm_(job.model.parameters(), clip)).item()
+    norm = gradient_norm(job)
     loss, stop = job.world.total([loss / job.world.size, job.stop.requested])
     if not (math.isfinite(loss) and math.isfinite(norm)):
         raise RunError(dump(job, loss, norm))
+    clip = job.recipe.optim.grad_clip
+    total = torch.tensor(norm, device=job.world.device)
+    nn.utils.clip_grads_with_norm_(job.model.parameters(), clip, total)
     for group in job.optimizer.param_groups:
         group["lr"] = rate
     job.optimizer.step()
@@ -95,6 +99,12 @@ def backward(job: Job, passes: list[Batch]) -> float:
             part.backward()
         loss += part.detach()
     return loss.item()
+
+
+def gradient_norm(job: Job) -> float:
+    """The norm of all gradients together; looked at before anything is changed by it."""
+    gradients = [weight.grad for weight in job.model.parameters() if weight.grad is not None]
+    return whole(nn.utils.get_total_norm(gradients)).item()
 
 
 def speed(job: Job, seconds: float, waited: float) -> Row:
@@ -148,10 +158,11 @@ def dump(job: Job, loss: float, norm: float) -> str:
         rows = job.train.batch(job.recipe.train.seed, first, job.sequences)
         state = State(job.step, job.step * job.recipe.train.batch_tokens, 0)
         batch = {BATCH_FILE: {"tokens": torch.from_numpy(rows)}}
-        save_checkpoint(folder, job.recipe, state, weights, moments, batch)
+        with suppress(InputError):  # no room for it: what happened matters more
+            save_checkpoint(folder, job.recipe, state, weights, moments, batch)
     job.world.wait()
     return (
         f"step {job.step + 1}: loss {loss}, gradient norm {norm}: stopped before the update; "
         f"gradients that are not finite: {', '.join(broken[:3]) or 'none'}; weights and batch are "
-        f"in {folder}; lower optim.lr, or look at the text of that batch"
+        f"in {folder}; look at that batch, or begin a run with a lower optim.lr"
     )

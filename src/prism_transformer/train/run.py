@@ -63,15 +63,18 @@ def note_session(folder: Path, session: Row) -> None:
     _write_environment(folder, environment)
 
 
-def read_metrics(folder: Path) -> list[Row]:
-    """Every row of a run's metrics."""
-    lines = (folder / METRICS_FILE).read_text("utf-8").splitlines()
-    return [json.loads(line) for line in lines]
+def read_metrics(folder: Path, n_bytes: int | None = None) -> list[Row]:
+    """The rows of a run's metrics: all, or those of a checkpoint, which knows their length."""
+    content = (folder / METRICS_FILE).read_bytes()[:n_bytes]
+    return [json.loads(line) for line in content.splitlines()]
 
 
 def _write_environment(folder: Path, environment: Row) -> None:
     partial = folder / f".{ENVIRONMENT_FILE}.partial"
-    partial.write_text(json.dumps(environment, indent=2) + "\n", "utf-8")
+    with partial.open("w", encoding="utf-8") as stream:
+        stream.write(json.dumps(environment, indent=2) + "\n")
+        stream.flush()
+        os.fsync(stream.fileno())
     partial.replace(folder / ENVIRONMENT_FILE)
 
 
@@ -101,7 +104,10 @@ class Metrics:
 
     def sync(self) -> int:
         """Bring every line to the disk; the length of the file."""
-        os.fsync(self.stream.fileno())
+        try:
+            os.fsync(self.stream.fileno())
+        except OSError as error:
+            raise InputError(f"{self.file}: cannot be written: {error.strerror}") from None
         return self.stream.tell()
 
 

@@ -14,12 +14,12 @@ Send = Callable[[int, dict[str, float]], None]
 class Trackers:
     """All trackers of a recipe; one that fails is dropped with a line that says why."""
 
-    def __init__(self, names: Sequence[Tracker], run: Path, recipe: Recipe) -> None:
+    def __init__(self, names: Sequence[Tracker], run: Path, recipe: Recipe, identity: str) -> None:
         self.problems: list[str] = []
         self.sends: dict[str, Send] = {}
         for name in names:
             try:
-                self.sends[name] = OPEN[name](run, recipe)
+                self.sends[name] = OPEN[name](run, recipe, identity)
             except Exception as error:  # whatever goes wrong in software of others
                 self._drop(name, error)
 
@@ -42,7 +42,7 @@ class Trackers:
         self.problems.append(f"{name}: {reason}; the run goes on without it")
 
 
-def _tensorboard(run: Path, _recipe: Recipe) -> Send:
+def _tensorboard(run: Path, _recipe: Recipe, _identity: str) -> Send:
     from torch.utils.tensorboard import SummaryWriter
 
     writer = SummaryWriter(str(run / "tensorboard"))
@@ -55,13 +55,13 @@ def _tensorboard(run: Path, _recipe: Recipe) -> Send:
     return send
 
 
-def _wandb(run: Path, recipe: Recipe) -> Send:
+def _wandb(run: Path, recipe: Recipe, identity: str) -> Send:
     import wandb
 
     session = wandb.init(
         project="prism-transformer",
         name=run.name,
-        id=run.name,
+        id=identity,
         dir=run,
         resume="allow",
         config=recipe.model_dump(),
@@ -69,14 +69,14 @@ def _wandb(run: Path, recipe: Recipe) -> Send:
     return lambda step, values: session.log({**values, "step": step})
 
 
-def _trackio(run: Path, recipe: Recipe) -> Send:
+def _trackio(run: Path, recipe: Recipe, _identity: str) -> Send:
     import trackio
 
     session = trackio.init(project="prism-transformer", name=run.name, config=recipe.model_dump())
     return lambda step, values: session.log({**values, "step": step})
 
 
-OPEN: dict[Tracker, Callable[[Path, Recipe], Send]] = {
+OPEN: dict[Tracker, Callable[[Path, Recipe, str], Send]] = {
     "tensorboard": _tensorboard,
     "wandb": _wandb,
     "trackio": _trackio,
