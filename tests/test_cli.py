@@ -25,6 +25,7 @@ COMMANDS = [
     ("train",),
     ("resume",),
     ("generate",),
+    ("doctor",),
     ("bench",),
     ("bench", "train"),
     ("bench", "decode"),

@@ -221,13 +221,18 @@ class PrismLM(nn.Module):
         x: Tensor,
         *,
         positions: Tensor | None = None,
+        tables: Mapping[int, Tensor] | None = None,
         attend: Attend = causal_attention,
         cache: Cache | None = None,
     ) -> Tensor:
-        """Run embedded tokens (B, T, D) through all layers and the last norm."""
-        if positions is None:
-            positions = torch.arange(x.shape[1], device=x.device)
-        tables = self.rotary_tables(positions)
+        """Run embedded tokens (B, T, D) through all layers and the last norm.
+
+        ``tables`` are the rotary tables of the positions, for a caller that has them already.
+        """
+        if tables is None:
+            if positions is None:
+                positions = torch.arange(x.shape[1], device=x.device)
+            tables = self.rotary_tables(positions)
         for index, layer in enumerate(self.layers):
             table = tables[self.head_dims[index]]
             if self.activation_checkpointing and self.training and cache is None:

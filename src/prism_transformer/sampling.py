@@ -82,11 +82,13 @@ def stream(
     weight = model.embedding.weight
     cache = KVCache(model.config, batch, length + n_new, device=weight.device, dtype=weight.dtype)
     draw = torch.Generator(device=weight.device).manual_seed(seed)
+    tables = model.rotary_tables(torch.arange(length + n_new, device=weight.device))
     new = tokens
     for _ in range(n_new):
         start = cache.filled[0]
-        positions = torch.arange(start, start + new.shape[1], device=tokens.device)
-        x = model.hidden(model.embedding(new), positions=positions, cache=cache)
+        here = slice(start, start + new.shape[1])
+        now = {width: table[:, here] for width, table in tables.items()}
+        x = model.hidden(model.embedding(new), tables=now, cache=cache)
         logits = model.logits(x[:, -1])[:, : model.config.vocab_size]
         new = _sample(logits, temperature, top_k, top_p, draw)
         yield new

@@ -13,6 +13,7 @@ from cyclopts import App
 from prism_transformer import __version__
 from prism_transformer.cli.bench import app as bench_app
 from prism_transformer.cli.convert import export, import_model
+from prism_transformer.cli.doctor import doctor
 from prism_transformer.cli.prepare import prepare
 from prism_transformer.cli.recipe import recipes, show
 from prism_transformer.cli.schedule import app as schedule_app
@@ -34,6 +35,7 @@ app.command(prepare, help_epilogue="Example:  prism prepare sotu --out data/sotu
 app.command(train, help_epilogue="Example:  prism train prism-nano train.seed=1 --out runs/first")
 app.command(resume, help_epilogue="Example:  prism resume runs/first")
 app.command(generate, help_epilogue='Example:  prism generate runs/first --prompt "My fellow"')
+app.command(doctor, help_epilogue="Example:  prism doctor --json")
 app.command(export, help_epilogue="Example:  prism export prism-small hf-prism-small")
 app.command(
     import_model,

@@ -1,0 +1,69 @@
+"""prism bench as a user types it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Prism
+
+QUICK = ("--rounds", "2")
+
+
+def test_schedules_against_the_uniform_twin(tmp_path: Path, prism_inside: Prism) -> None:
+    done = prism_inside(
+        "bench", "schedules", "prism-nano", "reversed", "--batch", "1", "--length", "32", *QUICK,
+        "--json", "--out", "speed.svg",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert [(row["what"], row["schedule"]) for row in result["rows"]] == [
+        (what, schedule)
+        for what in ("training", "prefill", "decoding")
+        for schedule in ("8x8", "2x2 4x2 8x4", "8x4 4x2 2x2")
+    ]
+    for row in result["rows"]:
+        assert row["tokens/s"] > 0
+        assert row["schedule"] != "8x8" or row["ratio"] == 1.0
+    assert result["machine"]["threads"] >= 1
+    drawn = (tmp_path / "speed.svg").read_text("utf-8")
+    assert "decoding 2x2 4x2 8x4" in drawn
+    assert "times as fast as the first" in drawn
+
+
+def test_attention_and_decoding(prism_inside: Prism) -> None:
+    done = prism_inside("bench", "attention", "--batch", "1", "--length", "32", *QUICK, "--json")
+    rows = json.loads(done.stdout)["rows"]
+    assert [(row["heads"], row["width"]) for row in rows] == [(8, 16), (4, 32), (2, 64)]
+    assert {row["backend"] for row in rows} <= {"flash_attention", "math"}
+    done = prism_inside("bench", "decode", "prism-nano", "model.seq_len=64", *QUICK)
+    assert done.returncode == 0, done.stderr
+    assert "prompt of 32" in done.stdout
+    assert "threads" in done.stdout
+
+
+@pytest.mark.slow
+def test_training_eager_and_compiled(prism_inside: Prism) -> None:
+    done = prism_inside(
+        "bench", "train", "prism-nano", "--batch", "1", "--length", "32", *QUICK, "--json"
+    )
+    rows = json.loads(done.stdout)["rows"]
+    assert [row["way"] for row in rows] == ["eager", "compiled"]
+    assert all(0 < row["share of matmul rate"] < 2 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["schedules", "prism-nano", "2x4"], "has 4 layers, prism-nano 8"),
+        (["schedules", "prism-nano", "5x8"], "layer 0: 5 heads do not divide"),
+        (["train", "prism-nani"], "did you mean 'prism-nano'?"),
+        (["attention", "--device", "mps"], "device 'mps'"),
+    ],
+)
+def test_bad_input(prism_inside: Prism, arguments: list[str], message: str) -> None:
+    done = prism_inside("bench", *arguments, *QUICK)
+    assert done.returncode == 2
+    assert message in done.stderr
