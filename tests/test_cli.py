@@ -182,7 +182,7 @@ def test_a_full_disk_is_said(tmp_path: Path) -> None:
             command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )
     assert result.returncode == 2
-    assert result.stderr == "error: output: no space left on the device\n"
+    assert result.stderr == "error: output: No space left on device\n"
 
 
 def test_design_proposes_with_reasons(prism: Prism) -> None:

@@ -41,8 +41,10 @@ def test_documents_use_no_other_program() -> None:
     assert {line.split()[0] for line in lines} <= {"prism", "make", "torchrun"}
 
 
+SLOW = re.compile(r"prism train|bpe:4096|prism bench")
+
 PRISM_BLOCKS = [
-    pytest.param(name, body, id=name, marks=[pytest.mark.slow] if "prism train" in body else [])
+    pytest.param(name, body, id=name, marks=[pytest.mark.slow] if SLOW.search(body) else [])
     for name, body in blocks("bash")
     if body.startswith("prism ")
 ]

@@ -109,9 +109,9 @@ class Job:
 def open_data(recipe: Recipe) -> tuple[Windows, Windows]:
     """Training and validation windows, checked against the recipe."""
     folder, data, config = Path(recipe.data.folder), recipe.data, recipe.model
-    manifest = read_manifest(folder) if folder.is_dir() else None
     if not folder.is_dir():
         raise InputError(f"{folder}: no shards there; `prism prepare --recipe ...` makes them")
+    manifest = read_manifest(folder)
     if manifest is not None and manifest.tokenizer != data.tokenizer:
         raise InputError(
             f"{folder}: its shards were made with tokenizer {manifest.tokenizer}, the recipe says "
