@@ -28,6 +28,7 @@ COMMANDS = [
     ("doctor",),
     ("bench",),
     ("bench", "train"),
+    ("bench", "data"),
     ("bench", "decode"),
     ("bench", "attention"),
     ("bench", "schedules"),

@@ -44,6 +44,14 @@ def test_attention_and_decoding(prism_inside: Prism) -> None:
     assert "threads" in done.stdout
 
 
+def test_tokenizing(prism_inside: Prism) -> None:
+    done = prism_inside("bench", "data", "--megabytes", "1", *QUICK, "--json")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["rows"]
+    assert [row["way"].partition(",")[0] for row in rows][:3] == ["tiktoken"] * 3
+    assert all(row["MB/s"] > 0 for row in rows)
+
+
 @pytest.mark.slow
 def test_training_eager_and_compiled(prism_inside: Prism) -> None:
     done = prism_inside(

@@ -22,7 +22,7 @@ def test_train_says_what_it_does(tmp_path: Path, data: Path, prism_inside: Prism
     tiny(data)
     done = prism_inside("train", str(data / "tiny.toml"), "train.seed=3")
     assert done.returncode == 0, done.stderr
-    assert "20 steps of 512 tokens, 4 sequences x 4 passes x 1 processes" in done.stdout
+    assert "20 steps of 512 tokens, 4 sequences x 4 passes x 1 process\n" in done.stdout
     assert "cpu, fp32, not compiled: a run of" in done.stdout
     losses = [float(found) for found in re.findall(r"validation loss (\d+\.\d+)  ", done.stdout)]
     assert len(losses) == 5

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from prism_transformer.bench import ways
+from prism_transformer.bench.data import data_ways, write_corpus
 from prism_transformer.bench.rounds import Timing, Way, interleave, ratio, timings
 from prism_transformer.cost import utilisation_flops
 from prism_transformer.kernels import layer_backends
@@ -144,6 +147,21 @@ def attention_rows(
         }
         for n, backend in zip(counts, backends, strict=True)
     ]
+
+
+def data_rows(megabytes: int, rounds: int, watch: Watch) -> list[Row]:
+    """Tokenizing the embedded corpus, repeated to a size, from JSONL to shards."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "corpus.jsonl"
+        n_bytes = write_corpus(file, megabytes)
+        found = measure(data_ways(file), rounds, watch)
+    base = next(iter(found.values()))
+    rows = []
+    for name, timing in found.items():
+        times, spread = ratio(timing, base)
+        rate = n_bytes / timing.median / 1e6
+        rows.append({"way": name, "MB/s": rate, "ratio": times, "+-": spread})
+    return rows
 
 
 def decode_rows(

@@ -187,6 +187,31 @@ def schedules(
     _report("schedules", rows, settings, as_json, out, "schedule")
 
 
+@app.command(help_epilogue="Example:  prism bench data --megabytes 5")
+def data(
+    *,
+    megabytes: Whole = 60,
+    rounds: Whole = 5,
+    out: Path | None = None,
+    as_json: Json = False,
+) -> None:
+    """Tokenizing from JSONL to shards, against tiktoken on one thread.
+
+    Parameters
+    ----------
+    megabytes
+        Size of the corpus: the embedded one, repeated.
+    rounds
+        How often each way is measured.
+    out
+        Also write the figure here: .svg, .png or .pdf.
+    """
+    from prism_transformer.bench.tables import data_rows
+
+    _, settings = _open("prism-nano", (), "cpu")
+    _report("tokenizing", data_rows(megabytes, rounds, _watch), settings, as_json, out, "way")
+
+
 def _open(recipe: str, overrides: tuple[str, ...], device: str) -> tuple[Recipe, Settings]:
     from prism_transformer.recipe_file import load_recipe
     from prism_transformer.train.device import settle

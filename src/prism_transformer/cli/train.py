@@ -117,10 +117,11 @@ def _run(console: Console, job: Job, notes: list[str]) -> int:
 def _introduction(job: Job) -> Iterator[str]:
     """What is about to happen, in a few lines."""
     recipe, settings = job.recipe, job.settings
+    processes = "1 process" if job.world.size == 1 else f"{job.world.size} processes"
     yield (
         f"{job.folder}: {recipe.model.schedule} heads, {recipe.n_steps:,} steps of "
         f"{recipe.train.batch_tokens:,} tokens, {recipe.train.micro_batch} sequences x "
-        f"{job.passes} passes x {job.world.size} processes"
+        f"{job.passes} passes x {processes}"
     )
     epochs = recipe.train.tokens / (len(job.train) * recipe.model.seq_len)
     if epochs > 1:

@@ -99,7 +99,7 @@ def speeds(rows: list[dict[str, Any]], label: str, title: str) -> Figure:
         ax.barh(places, ratios, xerr=[row["+-"] for row in rows], color="#4477aa", ecolor="#333333")
         ax.axvline(1.0, color="#888888", linewidth=0.8)
         ax.set_yticks(places, [_shortened(name, 44) for name in names])
-        ax.set_xlabel("times as fast as the first; bars: half the range over rounds")
+        ax.set_xlabel("times as fast as the first; black: half the range over rounds")
         ax.set_title(title, fontsize=9)
         return figure
 
