@@ -79,16 +79,17 @@ def train_ways(
     if path is not None:
         gpt = nanogpt(path, config)
         gpt_call: Any = torch.compile(gpt) if compiled else gpt
-        found["nanoGPT"] = _step(gpt, lambda: gpt_call(x, y)[1], settings)
+        found["nanoGPT"] = plain_step(gpt, lambda: gpt_call(x, y)[1], settings)
     hf = llama(config)
     hf_call: Any = torch.compile(hf) if compiled else hf
-    found["Hugging Face Llama"] = _step(
+    found["Hugging Face Llama"] = plain_step(
         hf, lambda: hf_call(input_ids=x, labels=x, use_cache=False).loss, settings
     )
     return found
 
 
-def _step(model: nn.Module, loss: Way, settings: Settings) -> Way:
+def plain_step(model: nn.Module, loss: Way, settings: Settings) -> Way:
+    """A training step of any model, with the optimizer that ours has."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     return ways.training_step(model, optimizer, loss, settings)
 
