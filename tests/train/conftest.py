@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from prism_transformer.cli.prepare import prepare
+from tests.train.runs import tiny
 
 
 @pytest.fixture(scope="session")
@@ -14,4 +15,5 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The embedded corpus as bytes."""
     folder = tmp_path_factory.mktemp("data")
     prepare("sotu", tokenizer="bytes", val_tokens=4096, out=folder)
+    tiny(folder)  # writes the recipe that commands name
     return folder

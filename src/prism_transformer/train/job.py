@@ -168,7 +168,7 @@ def _model(recipe: Recipe, settings: Settings, world: World) -> PrismLM:
     if passes is None:
         raise InputError(
             f"train.batch_tokens = {recipe.train.batch_tokens} does not split over {world.size} "
-            f"processes of train.micro_batch = {recipe.train.micro_batch} sequences"
+            f"processes of train.micro_batch = {recipe.train.micro_batch} sequences; lower that"
         )
     try:
         model = PrismLM(recipe.model, recipe.train.seed).to(settings.dtype)
