@@ -56,7 +56,7 @@ def test_without_a_compiler_it_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path
 @pytest.mark.parametrize("name", ["mps", "tpu", "cuda"])
 def test_other_devices_are_refused_by_name(name: str) -> None:
     if name == "cuda" and torch.cuda.is_available():
-        pytest.skip("there is one")
+        pytest.skip("this machine has a CUDA device, which is not refused")
     with pytest.raises(InputError, match=f"device '{name}'"):
         settle(load_recipe("prism-nano"), name)
 

@@ -217,15 +217,10 @@ def schedule(settings: Settings) -> Diagnosis:
     tokens = ways.some_tokens(config, 16 if on_gpu else 4, config.seq_len + 1, settings.device)
     step = our_step(model, tokens, settings)
     uniform = HeadSchedule((config.h_base,) * config.n_layers)
-
-    def with_schedule(heads: HeadSchedule) -> Callable[[], None]:
-        def run() -> None:
-            ways.take_schedule(model, heads)
-            step()
-
-        return run
-
-    each = {"prism": with_schedule(config.schedule), "uniform": with_schedule(uniform)}
+    each = {
+        "prism": ways.with_schedule(model, config.schedule, step),
+        "uniform": ways.with_schedule(model, uniform, step),
+    }
     found = timings(interleave(each, 7))
     times, spread = ratio(found["prism"], found["uniform"])
     ok = times > 0.97

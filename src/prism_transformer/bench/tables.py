@@ -91,7 +91,7 @@ def schedule_rows(
     }
     rows = []
     for kind, (way, n_tokens) in kinds.items():
-        each = {str(s): _with_schedule(model, s, way) for s in schedules}
+        each = {str(s): ways.with_schedule(model, s, way) for s in schedules}
         found = measure(each, rounds, watch)
         base = found[str(schedules[0])]
         rows += [
@@ -99,14 +99,6 @@ def schedule_rows(
             for name, timing in found.items()
         ]
     return rows
-
-
-def _with_schedule(model: PrismLM, schedule: HeadSchedule, way: Way) -> Way:
-    def run() -> None:
-        ways.take_schedule(model, schedule)
-        way()
-
-    return run
 
 
 def _renamed(row: Row) -> Row:

@@ -33,6 +33,16 @@ def take_schedule(model: PrismLM, schedule: HeadSchedule) -> None:
         attention.n_kv_heads = n_heads // config.queries_per_kv  # type: ignore[assignment]
 
 
+def with_schedule(model: PrismLM, schedule: HeadSchedule, way: Way) -> Way:
+    """The same way, the model under another schedule."""
+
+    def run() -> None:
+        take_schedule(model, schedule)
+        way()
+
+    return run
+
+
 def training_step(
     model: nn.Module, optimizer: torch.optim.Optimizer, loss: Way, settings: Settings
 ) -> Way:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cyclopts import App
 
-from prism_transformer.cli.output import Json, Whole, print_json
+from prism_transformer.cli.output import Device, Figure, Json, Rounds, Whole, print_json
 from prism_transformer.errors import InputError
 
 if TYPE_CHECKING:
@@ -29,9 +29,9 @@ def train(
     *overrides: str,
     batch: Whole = 8,
     length: Whole | None = None,
-    rounds: Whole = 5,
-    device: str = "auto",
-    out: Path | None = None,
+    rounds: Rounds = 5,
+    device: Device = "auto",
+    out: Figure = None,
     as_json: Json = False,
 ) -> None:
     """One training step, eager and compiled, and its share of the matrix product's rate.
@@ -46,12 +46,6 @@ def train(
         Sequences a step.
     length
         Tokens a sequence; the model's context when left out.
-    rounds
-        How often each way is measured.
-    device
-        cuda or cpu; the first there is when left out.
-    out
-        Also write the figure here: .svg, .png or .pdf.
     """
     from prism_transformer.bench.tables import train_rows
 
@@ -66,9 +60,9 @@ def decode(
     recipe: str = "prism-nano",
     /,
     *overrides: str,
-    rounds: Whole = 5,
-    device: str = "auto",
-    out: Path | None = None,
+    rounds: Rounds = 5,
+    device: Device = "auto",
+    out: Figure = None,
     as_json: Json = False,
 ) -> None:
     """Decoding with the key-value cache, one sequence, after short and long prompts.
@@ -79,12 +73,6 @@ def decode(
         Whose model to measure.
     overrides
         Changes to the recipe.
-    rounds
-        How often each way is measured.
-    device
-        cuda or cpu; the first there is when left out.
-    out
-        Also write the figure here: .svg, .png or .pdf.
     """
     from prism_transformer.bench.tables import decode_rows
 
@@ -102,9 +90,9 @@ def attention(
     *overrides: str,
     batch: Whole = 4,
     length: Whole | None = None,
-    rounds: Whole = 5,
-    device: str = "auto",
-    out: Path | None = None,
+    rounds: Rounds = 5,
+    device: Device = "auto",
+    out: Figure = None,
     as_json: Json = False,
 ) -> None:
     """Attention alone, forward and backward, for each head count of a schedule.
@@ -119,12 +107,6 @@ def attention(
         Sequences.
     length
         Tokens a sequence; the model's context when left out.
-    rounds
-        How often each way is measured.
-    device
-        cuda or cpu; the first there is when left out.
-    out
-        Also write the figure here: .svg, .png or .pdf.
     """
     from prism_transformer.bench.tables import attention_rows
     from prism_transformer.schedule import HeadSchedule
@@ -146,9 +128,9 @@ def schedules(
     *others: str,
     batch: Whole = 4,
     length: Whole | None = None,
-    rounds: Whole = 5,
-    device: str = "auto",
-    out: Path | None = None,
+    rounds: Rounds = 5,
+    device: Device = "auto",
+    out: Figure = None,
     as_json: Json = False,
 ) -> None:
     """Schedules against the uniform twin: training, prefill, decoding, on one set of weights.
@@ -163,12 +145,6 @@ def schedules(
         Sequences in training and prefill.
     length
         Tokens a sequence; the model's context when left out.
-    rounds
-        How often each way is measured.
-    device
-        cuda or cpu; the first there is when left out.
-    out
-        Also write the figure here: .svg, .png or .pdf.
     """
     from prism_transformer.bench.tables import schedule_rows
     from prism_transformer.design import resolve, reverse
@@ -191,8 +167,8 @@ def schedules(
 def data(
     *,
     megabytes: Whole = 60,
-    rounds: Whole = 5,
-    out: Path | None = None,
+    rounds: Rounds = 5,
+    out: Figure = None,
     as_json: Json = False,
 ) -> None:
     """Tokenizing from JSONL to shards, against tiktoken on one thread.
@@ -201,10 +177,6 @@ def data(
     ----------
     megabytes
         Size of the corpus: the embedded one, repeated.
-    rounds
-        How often each way is measured.
-    out
-        Also write the figure here: .svg, .png or .pdf.
     """
     from prism_transformer.bench.tables import data_rows
 

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from prism_transformer.cli.output import Json, print_json
+from prism_transformer.cli.output import Device, Json, print_json
 
 
-def doctor(*, device: str = "auto", as_json: Json = False) -> int:
-    """Say in a few minutes whether everything is right on this machine, and what to do if not.
-
-    Parameters
-    ----------
-    device
-        cuda or cpu; the first there is when left out.
-    """
+def doctor(*, device: Device = "auto", as_json: Json = False) -> int:
+    """Say in a few minutes whether everything is right on this machine, and what to do if not."""
     from prism_transformer.bench.doctor import checks, diagnose, doctor_settings
     from prism_transformer.terminal import make_console, say
 

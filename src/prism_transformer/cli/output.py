@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter, Token
@@ -20,6 +21,16 @@ def _whole(_type: type, tokens: Sequence[Token]) -> int:
 
 
 Whole = Annotated[int, Parameter(converter=_whole)]
+
+
+Device = Annotated[
+    str, Parameter(help="cuda or cpu; the first there is when left out.", show_default=False)
+]
+Rounds = Annotated[
+    int,
+    Parameter(converter=_whole, help="How often each way is measured, in turn with the others."),
+]
+Figure = Annotated[Path | None, Parameter(help="Also write the figure here: .svg, .png or .pdf.")]
 
 
 def print_json(value: Any) -> None:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from prism_transformer.cli.output import Whole
+from prism_transformer.cli.output import Device, Whole
 from prism_transformer.errors import InputError, RunError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def train(
-    recipe: str = "prism-nano", /, *overrides: str, out: Path | None = None, device: str = "auto"
+    recipe: str = "prism-nano", /, *overrides: str, out: Path | None = None, device: Device = "auto"
 ) -> int:
     """Train a model; killed at any moment, `prism resume` goes on as if nothing had happened.
 
@@ -32,8 +32,6 @@ def train(
         Changes such as optim.lr=3e-4 or "model.schedule=3x2 12x10".
     out
         The new run folder; runs/, the recipe's name and its seed when left out.
-    device
-        cuda or cpu; the first there is when left out.
     """
     from prism_transformer.folders import check_new
     from prism_transformer.recipe_file import load_recipe
@@ -46,7 +44,7 @@ def train(
     return _train(folder, resolved, device, new=True)
 
 
-def resume(run: Path, /, *overrides: str, device: str = "auto") -> int:
+def resume(run: Path, /, *overrides: str, device: Device = "auto") -> int:
     """Go on with a run from its newest sound checkpoint.
 
     Parameters
@@ -55,8 +53,6 @@ def resume(run: Path, /, *overrides: str, device: str = "auto") -> int:
         A run folder.
     overrides
         As for prism train; a run is refused if they change its recipe.
-    device
-        cuda or cpu; the first there is when left out.
     """
     from prism_transformer.recipe import differences
     from prism_transformer.recipe_file import load_recipe
