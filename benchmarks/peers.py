@@ -1,112 +1,95 @@
-"""A training step and decoding beside nanoGPT and Hugging Face's Llama, in one run.
+"""A training step and decoding beside nanoGPT, Hugging Face's Llama and litgpt, in one run.
 
-All have the same number of layers, width, context, vocabulary, batch and precision; nanoGPT's MLP
-has as many parameters as SwiGLU. Rounds are interleaved; ratios are medians over rounds.
+All have the same number of layers, width, context, vocabulary, batch and precision (float32). Each
+runs in a process of its own, as its users would run it, and they take turns; ratios are medians
+over rounds. Peak memory is what the whole process needed, torch and the compiler included.
 
-    python benchmarks/peers.py train --nanogpt PATH [--recipe baseline-nano] [--compile] [--json]
+    python benchmarks/peers.py train [--recipe baseline-nano] [--batch 8] [--nanogpt PATH]
+                                     [--litgpt PYTHON] [--only NAME ...] [--json]
     python benchmarks/peers.py decode [--recipe baseline-nano] [--json]
 
-PATH is a clone of github.com/karpathy/nanoGPT.
+PATH is a clone of github.com/karpathy/nanoGPT. PYTHON is the interpreter of an environment with
+``pip install torch==2.13.0 litgpt``: litgpt's pins do not agree with ours.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
+import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import nn
-from transformers import LlamaConfig, LlamaForCausalLM
+from worker import N_NEW
 
-from prism_transformer import PrismLM, load_recipe
-from prism_transformer.bench import ways
-from prism_transformer.bench.rounds import Way, interleave, timings
-from prism_transformer.bench.tables import our_step, speed_row
-from prism_transformer.recipe import ModelConfig
-from prism_transformer.train.device import Settings, compile_layers, settle
+from prism_transformer import load_recipe
+from prism_transformer.bench.rounds import interleave, timings
+from prism_transformer.bench.tables import speed_row
+from prism_transformer.train.device import settle
 from prism_transformer.train.environment import machine
 
 
-def nanogpt(path: Path, config: ModelConfig) -> nn.Module:
-    """Their model at our shape."""
-    spec = importlib.util.spec_from_file_location("nanogpt_model", path / "model.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module: Any = importlib.util.module_from_spec(spec)
-    sys.modules["nanogpt_model"] = module
-    spec.loader.exec_module(module)
-    shape = module.GPTConfig(
-        block_size=config.seq_len,
-        vocab_size=config.vocab_rows,
-        n_layer=config.n_layers,
-        n_head=config.h_base,
-        n_embd=config.d_model,
-        dropout=0.0,
-        bias=False,
+class Worker:
+    """A model that runs when asked."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+        self.peak = 0
+        while self._line() != "ready\n":  # what a model prints while it is built
+            pass
+
+    def __call__(self) -> None:
+        """Have it run once."""
+        assert self.process.stdin is not None
+        print(file=self.process.stdin, flush=True)
+        self.peak = json.loads(self._line())["peak"]
+
+    def _line(self) -> str:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"failed: {' '.join(map(str, self.process.args))}")  # type: ignore[arg-type]
+        return line
+
+    def stop(self) -> None:
+        """No more lines: the worker ends."""
+        self.process.communicate()
+
+
+def commands(options: argparse.Namespace) -> dict[str, list[str]]:
+    """How to start each model that is at hand."""
+    recipe = load_recipe(options.recipe)
+    config = recipe.model
+    shape = json.dumps(
+        {
+            "recipe": options.recipe,
+            "n_layers": config.n_layers,
+            "n_heads": config.h_base,
+            "d_model": config.d_model,
+            "d_ff": config.d_ff,
+            "seq_len": config.seq_len,
+            "vocab_rows": config.vocab_rows,
+            "batch": options.batch,
+        }
     )
-    return module.GPT(shape)
-
-
-def llama(config: ModelConfig) -> LlamaForCausalLM:
-    """Hugging Face's Llama at our shape."""
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=config.vocab_rows,
-            hidden_size=config.d_model,
-            intermediate_size=config.d_ff,
-            num_hidden_layers=config.n_layers,
-            num_attention_heads=config.h_base,
-            max_position_embeddings=config.seq_len,
-            tie_word_embeddings=True,
-        )
-    )
-
-
-def train_ways(
-    config: ModelConfig, batch: int, compiled: bool, path: Path | None, settings: Settings
-) -> dict[str, Way]:
-    """One step of each, eager or compiled: the way its users compile it."""
-    tokens = ways.some_tokens(config, batch, config.seq_len + 1, settings.device)
-    x, y = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
-    ours = PrismLM(config)
-    if compiled:
-        compile_layers(ours)
-    found = {"ours": our_step(ours, tokens, settings)}
-    if path is not None:
-        gpt = nanogpt(path, config)
-        gpt_call: Any = torch.compile(gpt) if compiled else gpt
-        found["nanoGPT"] = plain_step(gpt, lambda: gpt_call(x, y)[1], settings)
-    hf = llama(config)
-    hf_call: Any = torch.compile(hf) if compiled else hf
-    found["Hugging Face Llama"] = plain_step(
-        hf, lambda: hf_call(input_ids=x, labels=x, use_cache=False).loss, settings
-    )
-    return found
-
-
-def plain_step(model: nn.Module, loss: Way, settings: Settings) -> Way:
-    """A training step of any model, with the optimizer that ours has."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    return ways.training_step(model, optimizer, loss, settings)
-
-
-def decode_ways(config: ModelConfig, n_new: int, settings: Settings) -> dict[str, Way]:
-    """Greedy decoding of one sequence after a prompt of 16."""
-    prompt = ways.some_tokens(config, 1, 16, settings.device)
-    hf = llama(config).eval()
-    hf.generation_config.eos_token_id = None
-
-    def theirs() -> None:
-        with torch.inference_mode():
-            mask = torch.ones_like(prompt)
-            hf.generate(prompt, attention_mask=mask, max_new_tokens=n_new, do_sample=False)
-
-    ours = ways.decode(PrismLM(config).eval(), prompt, n_new, settings)
-    return {"ours": ours, "Hugging Face generate": theirs}
+    names = ["ours", "Hugging Face Llama"]
+    if options.what == "train":
+        names += ["nanoGPT"] * (options.nanogpt is not None)
+        names += ["litgpt"] * (options.litgpt is not None)
+    modes = ["compiled", "eager"] if options.what == "train" else ["eager"]
+    worker = str(Path(__file__).with_name("worker.py"))
+    found = {}
+    for name in names:
+        python = options.litgpt if name == "litgpt" else sys.executable
+        for mode in modes:
+            found[f"{name}, {mode}"] = [
+                python, worker, options.what, name, mode, shape, str(options.nanogpt)
+            ]  # fmt: skip
+    wanted = options.only or list(found)
+    return {name: found[name] for name in wanted}
 
 
 def main() -> None:
@@ -114,29 +97,32 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=["train", "decode"])
     parser.add_argument("--nanogpt", type=Path)
+    parser.add_argument("--litgpt")
     parser.add_argument("--recipe", default="baseline-nano")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--only", nargs="+", help='such as "ours, compiled" "nanoGPT, eager"')
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    recipe = load_recipe(options.recipe, "train.precision=fp32")
-    settings = settle(recipe, "cpu")
-    config, n_new = recipe.model, 64
-    if options.what == "train":
-        each = train_ways(config, options.batch, options.compile, options.nanogpt, settings)
-        n_tokens = options.batch * config.seq_len
-    else:
-        each, n_tokens = decode_ways(config, n_new, settings), n_new
-    found = timings(interleave(each, options.rounds))
-    rows = [speed_row(name, t, found["ours"], n_tokens) for name, t in found.items()]
+    recipe = load_recipe(options.recipe, ["train.precision=fp32"])
+    workers: dict[str, Any] = {name: Worker(each) for name, each in commands(options).items()}
+    found = timings(interleave(workers, options.rounds))
+    for worker in workers.values():
+        worker.stop()
+    n_tokens = options.batch * recipe.model.seq_len if options.what == "train" else N_NEW
+    base = next(iter(found.values()))
+    rows = [
+        speed_row(name, timing, base, n_tokens) | {"peak GiB": workers[name].peak / 2**30}
+        for name, timing in found.items()
+    ]
     if options.json:
-        print(json.dumps({"machine": machine(settings), "rows": rows}, indent=2))
+        facts = machine(settle(recipe, "cpu"))
+        print(json.dumps({"machine": facts, "rows": rows}, indent=2))
         return
     for row in rows:
         print(
-            f"{row['way']:<24} {row['ms']:9.1f} ms {row['tokens/s']:10,.0f} tokens/s   "
-            f"{row['ratio']:.3f} +- {row['+-']:.3f} of ours"
+            f"{row['way']:<28} {row['ms']:9.1f} ms {row['tokens/s']:10,.0f} tokens/s   "
+            f"{row['ratio']:.3f} +- {row['+-']:.3f}   {row['peak GiB']:.2f} GiB"
         )
 
 

@@ -35,27 +35,28 @@ class KVCache:
             torch.empty(
                 2, batch, n_heads // config.queries_per_kv, length, width,
                 device=device, dtype=dtype,
-            )
+            ).unbind()
             for n_heads, width in zip(config.schedule.heads, config.head_dims, strict=True)
         ]  # fmt: skip
+        self.length = length
         self.filled = [0] * config.n_layers
 
     @property
     def n_bytes(self) -> int:
         """Memory held."""
-        return sum(layer.nbytes for layer in self.layers)
+        return sum(each.nbytes for layer in self.layers for each in layer)
 
     def update(self, k: Tensor, v: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         """Store k and v behind what the layer has, and return all of it as views."""
-        start = self.filled[layer]
-        stop = start + k.shape[-2]
-        keys, values = self.layers[layer][0], self.layers[layer][1]
-        if stop > keys.shape[-2]:
-            raise IndexError(f"position {stop - 1} is beyond the cache's {keys.shape[-2]}")
-        keys[..., start:stop, :] = k
-        values[..., start:stop, :] = v
+        start, new = self.filled[layer], k.shape[-2]
+        stop = start + new
+        if stop > self.length:
+            raise IndexError(f"position {stop - 1} is beyond the cache's {self.length}")
+        keys, values = self.layers[layer]
+        keys.narrow(-2, start, new).copy_(k)
+        values.narrow(-2, start, new).copy_(v)
         self.filled[layer] = stop
-        return keys[..., :stop, :], values[..., :stop, :]
+        return keys.narrow(-2, 0, stop), values.narrow(-2, 0, stop)
 
 
 @torch.inference_mode()

@@ -28,6 +28,14 @@ def test_schedules_against_the_uniform_twin(tmp_path: Path, prism_inside: Prism)
         assert row["tokens/s"] > 0
         assert row["schedule"] != "8x8" or row["ratio"] == 1.0
     assert result["machine"]["threads"] >= 1
+    layers = [(row["schedule"], row["layers"], row["width"]) for row in result["layers"]]
+    assert layers[:4] == [
+        ("8x8", "0-7", 16),
+        ("2x2 4x2 8x4", "0-1", 64),
+        ("2x2 4x2 8x4", "2-3", 32),
+        ("2x2 4x2 8x4", "4-7", 16),
+    ]
+    assert {row["backend"] for row in result["layers"]} <= {"flash_attention", "math"}
     drawn = (tmp_path / "speed.svg").read_text("utf-8")
     assert "decoding 2x2 4x2 8x4" in drawn
     assert "times as fast as the first" in drawn

@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import nn
 
 from prism_transformer.errors import InputError
-from prism_transformer.model import PrismLM
+from prism_transformer.model import PrismLM, multiply
 from prism_transformer.recipe_file import load_recipe
 from prism_transformer.train import device
 from prism_transformer.train.device import compile_layers, settle
+from prism_transformer.train.optim import make_optimizer
 from prism_transformer.train.validation import largest_attention_logits
 from tests.conftest import small_config
 
@@ -47,8 +50,9 @@ def test_without_a_compiler_it_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setenv("CXX", "/nowhere/g++")
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     torch._dynamo.reset()
-    monkeypatch.setattr(torch._inductor.config.cpp, "cxx", ("/nowhere/g++",))
-    problem = device._compiler_problem(torch.device("cpu"))
+    # torch's own patch: what monkeypatch puts back, the configuration then does not find.
+    with torch._inductor.config.patch({"cpp.cxx": ("/nowhere/g++",)}):
+        problem = device._compiler_problem(torch.device("cpu"))
     assert problem
     torch._dynamo.reset()
 
@@ -86,3 +90,67 @@ def test_five_widths_compile_for_training_and_validation_without_falling_back() 
     looked = largest_attention_logits(compiled, tokens[:1, :-1], settings)
     assert looked == pytest.approx(largest_attention_logits(plain, tokens[:1, :-1], settings))
     torch._dynamo.reset()
+
+
+def plain_losses(steps: int) -> list[float]:
+    """Training written out: all logits at once, a view for v, AdamW parameter by parameter."""
+    model = PrismLM(small_config("2x2 12x3"))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1,
+                                  foreach=False, fused=False)  # fmt: skip
+    for group in optimizer.param_groups:
+        group["params"] = [w for w in group["params"] if w.dim() > 1]
+    optimizer.add_param_group(
+        {"params": [w for w in model.parameters() if w.dim() < 2], "weight_decay": 0.0}
+    )
+    losses = []
+    for x, y in some_batches(steps):
+        loss = F.cross_entropy(F.linear(model.hidden(model.embedding(x)), model.embedding.weight)
+                               .flatten(0, 1), y.flatten())  # fmt: skip
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=False)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def fast_losses(steps: int, compiled: bool) -> list[float]:
+    """The same with everything that makes it fast."""
+    recipe = load_recipe("prism-nano", ["optim.lr=1e-3", "optim.beta2=0.95"])
+    settle(recipe, "cpu")
+    model = PrismLM(small_config("2x2 12x3"))
+    if compiled:
+        compile_layers(model)
+    optimizer = make_optimizer(model, recipe.optim)
+    losses = []
+    for x, y in some_batches(steps):
+        loss = model(x, y)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def some_batches(steps: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    tokens = torch.randint(300, (steps, 2, 65), generator=torch.Generator().manual_seed(1))
+    return [(each[:, :-1], each[:, 1:]) for each in tokens]
+
+
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_speed_changes_no_number(compiled: bool) -> None:
+    expected = plain_losses(8)
+    assert expected[-1] < expected[0] - 0.05
+    assert fast_losses(8, compiled) == pytest.approx(expected, rel=2e-6)
+
+
+def test_one_row_in_slabs_is_the_same_product() -> None:
+    draw = torch.Generator().manual_seed(0)
+    weight = torch.randn(1024, 256, generator=draw, dtype=torch.float64)
+    for shape in ((1, 256), (1, 1, 256), (256,)):
+        x = torch.randn(shape, generator=draw, dtype=torch.float64)
+        with torch.inference_mode():
+            y = multiply(x, weight)
+        assert y.shape == (*shape[:-1], 1024)
+        torch.testing.assert_close(y, x @ weight.T, rtol=1e-12, atol=1e-12)

@@ -101,6 +101,53 @@ def schedule_rows(
     return rows
 
 
+def layer_rows(
+    config: ModelConfig,
+    schedules: Sequence[HeadSchedule],
+    batch: int,
+    length: int,
+    rounds: int,
+    settings: Settings,
+    watch: Watch,
+) -> list[Row]:
+    """Each phase of each schedule: one of its layers against a layer of the first schedule."""
+    counts = list(dict.fromkeys(n for schedule in schedules for n in schedule.heads))
+    each = {str(n): ways.layer(config, n, batch, length, settings) for n in counts}
+    found = measure(each, rounds, watch)
+    base = found[str(counts[0])]
+    kernels = _backends(counts, config.d_model, length, settings)
+    rows = []
+    for schedule in schedules:
+        for phase in schedule.phases:
+            last = phase.first_layer + phase.n_layers - 1
+            one = phase.n_layers == 1
+            timing = found[str(phase.n_heads)]
+            times, spread = ratio(timing, base)
+            rows.append(
+                {
+                    "schedule": str(schedule),
+                    "layers": f"{last}" if one else f"{phase.first_layer}-{last}",
+                    "heads": phase.n_heads,
+                    "width": config.d_model // phase.n_heads,
+                    "backend": kernels[phase.n_heads],
+                    "tokens/s": batch * length / timing.median,
+                    "ratio": times,
+                    "+-": spread,
+                }
+            )
+    return rows
+
+
+def _backends(
+    counts: Sequence[int], d_model: int, length: int, settings: Settings
+) -> dict[int, str]:
+    """Which attention kernel runs for each head count."""
+    precision = "bfloat16" if settings.precision == "bf16" else str(settings.dtype)[6:]
+    device = settings.device.type
+    kernels = layer_backends(HeadSchedule(tuple(counts)), d_model, device, precision, length)
+    return dict(zip(counts, kernels, strict=True))
+
+
 def _renamed(row: Row) -> Row:
     return {"schedule": row.pop("way"), **row}
 
@@ -121,9 +168,7 @@ def attention_rows(
         for n in counts
     }
     found = measure(each, rounds, watch)
-    backends = layer_backends(
-        HeadSchedule(tuple(counts)), d_model, settings.device.type, seq_len=length
-    )
+    backends = _backends(counts, d_model, length, settings)
     base = found[str(counts[0])]
     # Scores and weighted values, forward and twice that backward, of the lower triangle.
     flops = 6 * batch * d_model * length * (length + 1)
@@ -131,13 +176,13 @@ def attention_rows(
         {
             "heads": n,
             "width": d_model // n,
-            "backend": backend,
+            "backend": backends[n],
             "ms": found[str(n)].median * 1e3,
             "GFLOP/s": flops / found[str(n)].median / 1e9,
             "ratio": ratio(found[str(n)], base)[0],
             "+-": ratio(found[str(n)], base)[1],
         }
-        for n, backend in zip(counts, backends, strict=True)
+        for n in counts
     ]
 
 

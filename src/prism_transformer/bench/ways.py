@@ -6,7 +6,13 @@ import torch
 from torch import Tensor, nn
 
 from prism_transformer.bench.rounds import Way
-from prism_transformer.model import PrismLM, causal_attention
+from prism_transformer.model import (
+    Layer,
+    PrismLM,
+    causal_attention,
+    rotary_frequencies,
+    rotary_table,
+)
 from prism_transformer.recipe import ModelConfig
 from prism_transformer.sampling import generate
 from prism_transformer.schedule import HeadSchedule
@@ -100,6 +106,26 @@ def attention(
         y = causal_attention(q, k, v)
         if backward:
             torch.autograd.grad(y.sum(), (q, k, v))
+        wait_for(settings.device)
+
+    return run
+
+
+def layer(config: ModelConfig, n_heads: int, batch: int, length: int, settings: Settings) -> Way:
+    """A whole layer with that many heads, forward and backward."""
+    part = Layer(config, n_heads).to(settings.device, settings.dtype)
+    for weight in part.parameters():
+        torch.nn.init.normal_(weight, std=config.init_std)
+    x = torch.randn(batch, length, config.d_model, device=settings.device, dtype=settings.dtype)
+    frequencies = rotary_frequencies(
+        config.d_model // n_heads, config.rope_base, device=settings.device
+    )
+    table = rotary_table(torch.arange(length, device=settings.device), frequencies)
+
+    def run() -> None:
+        with settings.autocast():
+            y = part(x, table, causal_attention)
+        torch.autograd.grad(y.sum(), list(part.parameters()))
         wait_for(settings.device)
 
     return run

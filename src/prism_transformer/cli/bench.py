@@ -133,7 +133,9 @@ def schedules(
     out: Figure = None,
     as_json: Json = False,
 ) -> None:
-    """Schedules against the uniform twin: training, prefill, decoding, on one set of weights.
+    """Schedules against the uniform twin: training, prefill, decoding, and layer by layer.
+
+    All on one set of weights, with the schedule swapped.
 
     Parameters
     ----------
@@ -146,7 +148,7 @@ def schedules(
     length
         Tokens a sequence; the model's context when left out.
     """
-    from prism_transformer.bench.tables import schedule_rows
+    from prism_transformer.bench.tables import layer_rows, schedule_rows
     from prism_transformer.design import resolve, reverse
     from prism_transformer.schedule import HeadSchedule
 
@@ -159,8 +161,10 @@ def schedules(
         if len(schedule) != config.n_layers:
             raise InputError(f"{schedule}: has {len(schedule)} layers, {recipe} {config.n_layers}")
         schedule.head_dims(config.d_model)  # says which layer does not fit
-    rows = schedule_rows(config, chosen, batch, length or config.seq_len, rounds, settings, _watch)
-    _report("schedules", rows, settings, as_json, out, "schedule")
+    size = (batch, length or config.seq_len, rounds)
+    rows = schedule_rows(config, chosen, *size, settings, _watch)
+    layers = layer_rows(config, chosen, *size, settings, _watch)
+    _report("schedules", rows, settings, as_json, out, "schedule", layers)
 
 
 @app.command(help_epilogue="Example:  prism bench data --megabytes 5")
@@ -205,6 +209,7 @@ def _report(
     as_json: bool,
     out: Path | None,
     label: str,
+    layers: list[dict[str, Any]] | None = None,
 ) -> None:
     from prism_transformer.terminal import make_console, row_table, say
     from prism_transformer.train.environment import machine
@@ -215,10 +220,16 @@ def _report(
 
         save(speeds(rows, label, what), out)
     if as_json:
-        print_json({"what": what, "machine": facts, "rows": rows})
+        print_json(
+            {"what": what, "machine": facts, "rows": rows} | ({"layers": layers} if layers else {})
+        )
         return
     console = make_console()
     console.print(row_table(rows))
+    if layers:
+        say(console, "")
+        say(console, "one layer of each phase, forward and backward")
+        console.print(row_table(layers))
     say(console, ", ".join(f"{key} {value}" for key, value in facts.items()))
     if out is not None:
         say(console, f"wrote {out}")
