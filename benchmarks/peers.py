@@ -66,6 +66,7 @@ def commands(options: argparse.Namespace) -> dict[str, list[str]]:
     shape = json.dumps(
         {
             "recipe": options.recipe,
+            "overrides": [],
             "n_layers": config.n_layers,
             "n_heads": config.h_base,
             "d_model": config.d_model,

@@ -33,7 +33,9 @@ def ours(shape: Any, compiled: bool, _: str) -> tuple[nn.Module, Loss]:
     from prism_transformer import PrismLM, load_recipe
     from prism_transformer.train.device import compile_layers, settle
 
-    recipe = load_recipe(shape.recipe, ["train.precision=fp32", "train.compile=off"])
+    recipe = load_recipe(
+        shape.recipe, ["train.precision=fp32", "train.compile=off", *shape.overrides]
+    )
     settle(recipe, "cpu")
     model = PrismLM(recipe.model)
     if compiled:
