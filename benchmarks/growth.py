@@ -54,7 +54,10 @@ def main() -> None:
     for sweep, points in SWEEPS.items():
         first = None
         for point in points:
-            overrides = [f"model.seq_len={point['seq_len']}"]
+            length = point["seq_len"]
+            overrides = [
+                f"model.seq_len={length}", f"train.batch_tokens={length}", "train.micro_batch=1"
+            ]  # fmt: skip
             if "vocab_rows" in point:
                 overrides.append(f"model.vocab_size={point['vocab_rows']}")
             shape = {"recipe": options.recipe, "overrides": overrides, "vocab_rows": 1024, **point}

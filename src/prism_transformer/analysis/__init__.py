@@ -1,0 +1,1 @@
+"""Where attention goes: exact statistics of every head, without a T x T matrix."""

@@ -1,0 +1,153 @@
+"""What the heads of one layer attend to, from their queries and keys alone.
+
+Each statistic is a mean under the attention weights, so one call of SDPA gives them all, with the
+quantities to be averaged as its values: memory grows with T, and the speed is the kernel's.
+
+Four things make it exact. Positions are counted from the middle of a block of queries: in float32
+the difference of two squares near T^2 would leave nothing of a distance of two. The first token,
+where much of the weight may lie, has a column of its own. A null key whose score is known tells the
+normaliser, which SDPA keeps to itself: with weight p at score r, logsumexp = r + log(1/p - 1). And
+the weights' own sum divides out what rounding adds to it.
+
+Shapes as in ``model.py``, and Q queries of a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+STATISTICS = (
+    "distance",  # E[t - s], the paper's
+    "sink",  # weight on the first token
+    "distance_without_sink",  # E[t - s] of the weight on all others
+    "second_moment",  # E[(t - s)^2]
+    "excess",  # distance beyond that of uniform attention
+    "entropy",  # of the weights, in nats
+)
+
+BLOCK = 256  # queries whose positions are counted from one centre
+EXTRA = 8  # columns beside the keys'; kernels like widths in eights
+FIRST, REST, POSITION, SQUARE, NULL = range(5)  # which of them holds what
+ENOUGH = 1e-20  # weight of the null key that is far from underflow
+
+
+def observe(
+    q: Tensor, k: Tensor, *, scale: float | None = None, window: int | None = None
+) -> dict[str, Tensor]:
+    """Each statistic of causal attention (B, H), averaged over the queries of the last half.
+
+    ``window`` is how many positions a query sees, itself included, where attention slides.
+    """
+    length, width = q.shape[-2:]
+    scale = width**-0.5 if scale is None else scale
+    # Half precision holds no integer above 2048, and bfloat16 none above 256.
+    q, k = q.float(), k.float()
+    blocks = [
+        {name: values.double().sum(-1) for name, values in block.items()}
+        for block in _blocks(q, k, length // 2, scale, window)
+    ]
+    mean = {
+        name: torch.stack([block[name] for block in blocks]).sum(0) / (length - length // 2)
+        for name in blocks[0]
+    }
+    # Of all weight that is not on the first token, rather than query by query: one that looks
+    # nowhere else has no such distance.
+    rest, rest_distance = mean.pop("rest"), mean.pop("rest_distance")
+    mean["distance_without_sink"] = rest_distance / rest.clamp(min=torch.finfo(torch.float32).tiny)
+    return mean
+
+
+def _blocks(
+    q: Tensor, k: Tensor, first: int, scale: float, window: int | None
+) -> Iterator[dict[str, Tensor]]:
+    """Statistics of each query (B, H, Q), block by block."""
+    length, width = q.shape[-2:]
+    keys, values = _keys_and_values(k)
+    own = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)  # the keys each head sees
+    for start in range(first, length, BLOCK):
+        stop = min(start + BLOCK, length)
+        centre = (start + stop) // 2
+        here = slice(start, stop)
+        places = torch.arange(stop, device=q.device) - centre
+        values[..., 2 : stop + 1, width + POSITION] = places[1:].float()
+        values[..., 2 : stop + 1, width + SQUARE] = places[1:].square().float()
+        # The null key scores what a query gives its own position, which is rarely far from the
+        # largest; where it is, the mean score that comes out is within log T of the normaliser.
+        score = scale * (q[..., here, :] * own[..., here, :]).sum(-1)
+        mask = _mask(start, stop, window, q.device)
+        for _ in range(2):
+            queries = F.pad(q[..., here, :], (0, EXTRA))
+            queries[..., width + NULL] = score / scale
+            means = F.scaled_dot_product_attention(
+                queries,
+                keys[..., : stop + 1, :],
+                values[..., : stop + 1, :],
+                attn_mask=mask,
+                scale=scale,
+                enable_gqa=q.shape[1] != k.shape[1],
+            )
+            found = _statistics(means, q[..., here, :], score, scale, start, centre, window)
+            if means[..., width + NULL].min() > ENOUGH:
+                break
+            score = found["score"]
+        del found["score"]
+        yield found
+
+
+def _keys_and_values(k: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys behind a null key (B, G, T + 1, K + EXTRA), and what is averaged over them."""
+    width = k.shape[-1]
+    keys = F.pad(k, (0, EXTRA, 1, 0))
+    keys[..., 0, width + NULL] = 1.0
+    values = keys.clone()
+    values[..., 1, width + FIRST] = 1.0
+    values[..., 2:, width + REST] = 1.0
+    return keys, values
+
+
+def _mask(start: int, stop: int, window: int | None, device: torch.device) -> Tensor:
+    """What queries start..stop may see (Q, stop + 1); the null key always."""
+    queries = torch.arange(start, stop, device=device)[:, None]
+    keys = torch.arange(-1, stop, device=device)
+    seen = keys <= queries
+    if window is not None:
+        seen &= (keys > queries - window) | (keys < 0)
+    return seen
+
+
+def _statistics(
+    means: Tensor,
+    q: Tensor,
+    score: Tensor,
+    scale: float,
+    start: int,
+    centre: int,
+    window: int | None,
+) -> dict[str, Tensor]:
+    """From means under the weights (B, H, Q, K + EXTRA), the null key among them."""
+    width = q.shape[-1]
+    columns = means[..., width:]
+    null = columns[..., NULL].clamp(min=torch.finfo(means.dtype).tiny)
+    real = columns[..., FIRST] + columns[..., REST]  # what the null key leaves
+    sink, rest = columns[..., FIRST] / real, columns[..., REST] / real
+    position, square = columns[..., POSITION] / real, columns[..., SQUARE] / real
+    t = torch.arange(start, start + q.shape[-2], device=q.device)
+    offset = (t - centre).float()
+    rest_distance = rest * offset - position
+    distance = sink * t + rest_distance
+    uniform = (t if window is None else t.clamp(max=window - 1)) / 2
+    mean_score = scale * (q * means[..., :width]).sum(-1) / real
+    return {
+        "distance": distance,
+        "sink": sink,
+        "rest": rest,
+        "rest_distance": rest_distance,
+        "second_moment": sink * t**2 + rest * offset**2 - 2 * offset * position + square,
+        "excess": distance - uniform,
+        "entropy": score + torch.log(real / null) - mean_score,
+        "score": mean_score,
+    }
