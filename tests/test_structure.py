@@ -40,6 +40,8 @@ LADDER = [
     "watch",
     "hf",
     "report",
+    "eval",
+    "analysis",
     "demo",
     "cli",
 ]

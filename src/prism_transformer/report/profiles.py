@@ -1,0 +1,100 @@
+"""Figures of attention profiles, from plain numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+
+from prism_transformer.report.figures import STYLE
+
+Array = np.ndarray
+
+LABELS = {
+    "distance": "mean attention distance, tokens",
+    "sink": "attention on the first token",
+    "distance_without_sink": "mean distance of the rest, tokens",
+    "second_moment": "second moment of distance, tokens squared",
+    "excess": "distance beyond uniform attention, tokens",
+    "entropy": "entropy of attention, nats",
+    "effective_rank": "effective rank of head outputs",
+}
+FIRST, SECOND, SHADE = "#4477aa", "#cc6677", "#eeeeee"
+
+
+def plot_profile(heads: Sequence[Array], means: Array, statistic: str, seq_len: int) -> Figure:
+    """One model: each head a dot, each layer's mean on a line."""
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(6.4, 3.6), layout="constrained")
+        ax = figure.subplots()
+        for layer, values in enumerate(heads):
+            ax.scatter([layer] * len(values), values, s=12, color=FIRST, alpha=0.35, linewidths=0)
+        ax.plot(range(len(means)), means, color=FIRST, marker="o", markersize=4, label="layer mean")
+        ax.set_xlabel("layer")
+        ax.set_ylabel(LABELS[statistic])
+        ax.set_title(f"{len(means)} layers, last half of {seq_len} tokens; dots are heads")
+        ax.legend(frameon=False)
+        ax.set_xticks(range(0, len(means), max(1, len(means) // 12)))
+        return figure
+
+
+def compare_profiles(
+    first: Sequence[Array],
+    second: Sequence[Array],
+    names: tuple[str, str],
+    n_progressive: int,
+    statistic: str = "distance",
+) -> Figure:
+    """Two arms over seeds, and their difference: bands are one s.d., propagated in the second.
+
+    ``n_progressive`` layers of the second arm, from the first on, have fewer heads than the rest.
+    """
+    mean_a, spread_a = _over_seeds(first)
+    mean_b, spread_b = _over_seeds(second)
+    layers = np.arange(len(mean_a))
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(9.0, 3.6), layout="constrained")
+        left, right = figure.subplots(1, 2)
+        arms = ((mean_a, spread_a, FIRST, names[0], "s"), (mean_b, spread_b, SECOND, names[1], "o"))
+        for mean, spread, colour, name, marker in arms:
+            left.plot(layers, mean, color=colour, marker=marker, markersize=4, label=name)
+            left.fill_between(layers, mean - spread, mean + spread, color=colour, alpha=0.2, lw=0)
+        left.set_ylabel(LABELS[statistic])
+        left.legend(frameon=False)
+        left.set_title(f"seeds: {len(first)} and {len(second)}")
+        gap, spread = mean_b - mean_a, np.hypot(spread_a, spread_b)
+        right.axhline(0, color="#888888", linewidth=0.8)
+        right.plot(layers, gap, color="#333333", marker="o", markersize=4)
+        right.fill_between(layers, gap - spread, gap + spread, color="#333333", alpha=0.2, lw=0)
+        right.set_title(f"{names[1]} - {names[0]}")
+        for change in sign_changes(gap):
+            right.axvline(change, color="#228833", linestyle="--", linewidth=1)
+            right.annotate(
+                f" sign changes at {change:.1f}", (change, right.get_ylim()[1]), va="top",
+                fontsize=7, color="#228833",
+            )  # fmt: skip
+        for ax in (left, right):
+            if n_progressive:
+                ax.axvspan(-0.5, n_progressive - 0.5, color=SHADE, zorder=0)
+            ax.set_xlabel("layer; shaded: fewer heads than the base")
+            ax.set_xlim(-0.5, len(layers) - 0.5)
+            ax.set_xticks(range(0, len(layers), max(1, len(layers) // 12)))
+        return figure
+
+
+def sign_changes(gap: Array) -> list[float]:
+    """Where the difference crosses zero, in layers, linearly between two."""
+    found = []
+    for layer, (here, there) in enumerate(pairwise(gap)):
+        if here * there < 0:
+            found.append(float(layer + here / (here - there)))
+    return found
+
+
+def _over_seeds(runs: Sequence[Array]) -> tuple[Array, Array]:
+    each = np.stack(runs)
+    spread = each.std(0, ddof=1) if len(runs) > 1 else np.zeros(each.shape[1])
+    return each.mean(0), spread
