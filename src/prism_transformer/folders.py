@@ -58,6 +58,16 @@ def _sync(path: Path) -> None:
         os.close(number)
 
 
+def write_whole(file: Path, text: str) -> None:
+    """Write a file so that whoever reads it finds all of the old text or all of the new."""
+    partial = file.with_name(f".{file.name}.partial")
+    with partial.open("w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    partial.replace(file)
+
+
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Keep other processes from writing to a folder, which is made if it is not there.

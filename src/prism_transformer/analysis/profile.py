@@ -58,6 +58,17 @@ class Profile:
         """Heads of each layer."""
         return tuple(len(layer["distance"].heads) for layer in self.layers)
 
+    @property
+    def n_layers(self) -> int:
+        """How many."""
+        return len(self.layers)
+
+    @property
+    def n_progressive(self) -> int:
+        """Layers, from the first on, that have fewer heads than the most."""
+        most = max(self.schedule)
+        return next(layer for layer, n_heads in enumerate(self.schedule) if n_heads == most)
+
     def means(self, statistic: str = "distance") -> Array:
         """One number for each layer: the mean over its heads."""
         return np.array([layer[statistic].layer for layer in self.layers])

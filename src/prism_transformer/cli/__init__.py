@@ -11,6 +11,7 @@ from typing import NoReturn
 from cyclopts import App
 
 from prism_transformer import __version__
+from prism_transformer.cli.analyze import analyze, loss
 from prism_transformer.cli.bench import app as bench_app
 from prism_transformer.cli.convert import export, import_model
 from prism_transformer.cli.doctor import doctor
@@ -35,6 +36,11 @@ app.command(prepare, help_epilogue="Example:  prism prepare sotu --out data/sotu
 app.command(train, help_epilogue="Example:  prism train prism-nano train.seed=1 --out runs/first")
 app.command(resume, help_epilogue="Example:  prism resume runs/first")
 app.command(generate, help_epilogue='Example:  prism generate runs/first --prompt "My fellow"')
+app.command(
+    analyze,
+    help_epilogue="Example:  prism analyze runs/uniform --compare runs/prism --figure profile.svg",
+)
+app.command(loss, help_epilogue="Example:  prism loss runs/first --json")
 app.command(doctor, help_epilogue="Example:  prism doctor --json")
 app.command(export, help_epilogue="Example:  prism export prism-small hf-prism-small")
 app.command(

@@ -11,7 +11,7 @@ import gzip
 import hashlib
 import io
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -42,7 +42,7 @@ class Corpus(Protocol):
     def fingerprint(self) -> str:
         """What the corpus is made of: equal for the same sources."""
 
-    def documents(self, start: Position = (0, 0)) -> Iterator[Document]:
+    def documents(self, start: Position = (0, 0)) -> Generator[Document]:
         """All documents from a position on."""
 
 
@@ -80,7 +80,7 @@ class Speeches:
         """The names and sizes of the speeches."""
         return _fingerprint(self.paths)
 
-    def documents(self, start: Position = (0, 0)) -> Iterator[Document]:
+    def documents(self, start: Position = (0, 0)) -> Generator[Document]:
         """One document a speech."""
         first = start[0] + (start[1] > 0)  # a speech has one record, so its second is the next
         for index in range(first, len(self.paths)):
@@ -102,7 +102,7 @@ class Files:
         """The names and sizes of the files."""
         return _fingerprint(self.paths)
 
-    def documents(self, start: Position = (0, 0)) -> Iterator[Document]:
+    def documents(self, start: Position = (0, 0)) -> Generator[Document]:
         """Documents of every file in turn."""
         for source in range(start[0], len(self.paths)):
             path = self.paths[source]
@@ -215,7 +215,7 @@ class HubDataset:
         """Its name; the hub keeps no cheaper identity."""
         return hashlib.sha256(self.name.encode()).hexdigest()
 
-    def documents(self, start: Position = (0, 0)) -> Iterator[Document]:
+    def documents(self, start: Position = (0, 0)) -> Generator[Document]:
         """Rows of the train split, in order."""
         import datasets
 

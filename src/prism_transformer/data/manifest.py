@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from prism_transformer.errors import InputError
+from prism_transformer.folders import write_whole
 
 MANIFEST_FILE = "manifest.json"
 
@@ -60,12 +60,7 @@ class Manifest(BaseModel):
 
     def save(self, folder: Path) -> None:
         """Write it whole or not at all."""
-        partial = folder / f"{MANIFEST_FILE}.partial"
-        with partial.open("w", encoding="utf-8") as stream:
-            stream.write(self.model_dump_json(indent=2) + "\n")
-            stream.flush()
-            os.fsync(stream.fileno())
-        partial.replace(folder / MANIFEST_FILE)
+        write_whole(folder / MANIFEST_FILE, self.model_dump_json(indent=2) + "\n")
 
 
 def read_manifest(folder: Path) -> Manifest | None:

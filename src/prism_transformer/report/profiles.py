@@ -64,12 +64,13 @@ def compare_profiles(
             left.fill_between(layers, mean - spread, mean + spread, color=colour, alpha=0.2, lw=0)
         left.set_ylabel(LABELS[statistic])
         left.legend(frameon=False)
-        left.set_title(f"seeds: {len(first)} and {len(second)}")
+        left.set_title(_title(len(first), len(second)), fontsize=9)
         gap, spread = mean_b - mean_a, np.hypot(spread_a, spread_b)
         right.axhline(0, color="#888888", linewidth=0.8)
         right.plot(layers, gap, color="#333333", marker="o", markersize=4)
         right.fill_between(layers, gap - spread, gap + spread, color="#333333", alpha=0.2, lw=0)
-        right.set_title(f"{names[1]} - {names[0]}")
+        right.set_title(f"{names[1]} less {names[0]}", fontsize=9)
+        right.set_ylabel("difference")
         for change in sign_changes(gap):
             right.axvline(change, color="#228833", linestyle="--", linewidth=1)
             right.annotate(
@@ -85,6 +86,12 @@ def compare_profiles(
         return figure
 
 
+def _title(n_first: int, n_second: int) -> str:
+    if n_first == n_second == 1:
+        return "one seed each: no band"
+    return f"{n_first} and {n_second} seeds; bands are one s.d. over seeds"
+
+
 def sign_changes(gap: Array) -> list[float]:
     """Where the difference crosses zero, in layers, linearly between two."""
     found = []
@@ -95,6 +102,7 @@ def sign_changes(gap: Array) -> list[float]:
 
 
 def _over_seeds(runs: Sequence[Array]) -> tuple[Array, Array]:
+    """Mean and sample s.d. over seeds; one seed has none."""
     each = np.stack(runs)
     spread = each.std(0, ddof=1) if len(runs) > 1 else np.zeros(each.shape[1])
     return each.mean(0), spread

@@ -17,7 +17,7 @@ from typing import Any
 
 from prism_transformer.data.tokenizer import BPE_FILE, Tokenizer, open_tokenizer
 from prism_transformer.errors import InputError
-from prism_transformer.folders import new_folder
+from prism_transformer.folders import new_folder, write_whole
 from prism_transformer.model import PrismLM
 from prism_transformer.recipe import Recipe
 from prism_transformer.recipe_file import load_recipe, recipe_toml
@@ -70,12 +70,7 @@ def read_metrics(folder: Path, n_bytes: int | None = None) -> list[Row]:
 
 
 def _write_environment(folder: Path, environment: Row) -> None:
-    partial = folder / f".{ENVIRONMENT_FILE}.partial"
-    with partial.open("w", encoding="utf-8") as stream:
-        stream.write(json.dumps(environment, indent=2) + "\n")
-        stream.flush()
-        os.fsync(stream.fileno())
-    partial.replace(folder / ENVIRONMENT_FILE)
+    write_whole(folder / ENVIRONMENT_FILE, json.dumps(environment, indent=2) + "\n")
 
 
 class Metrics:
