@@ -34,6 +34,7 @@ LADDER = [
     "cost",
     "train",
     "bench",
+    "eval",
     "neutrality",
     "describe",
     "terminal",
@@ -130,6 +131,7 @@ def test_public_names_resolve() -> None:
 def test_tests_mirror_the_modules() -> None:
     """Each module has a test file, or is named by one that runs it whole."""
     named = {"errors", "describe"}  # test_cli and test_terminal run these
-    folders = {"data", "hf", "report", "train", "bench"}  # tests of the same name, and test_figures
+    # tests of the same name, and test_figures
+    folders = {"data", "hf", "report", "train", "bench", "eval"}
     tests = {file.stem.removeprefix("test_") for file in (ROOT / "tests").glob("test_*.py")}
     assert set(LADDER) <= tests | named | folders
