@@ -25,6 +25,8 @@ COMMANDS = [
     ("train",),
     ("resume",),
     ("generate",),
+    ("analyze",),
+    ("loss",),
     ("doctor",),
     ("bench",),
     ("bench", "train"),

@@ -34,7 +34,6 @@ LADDER = [
     "cost",
     "train",
     "bench",
-    "eval",
     "neutrality",
     "describe",
     "terminal",
@@ -132,6 +131,6 @@ def test_tests_mirror_the_modules() -> None:
     """Each module has a test file, or is named by one that runs it whole."""
     named = {"errors", "describe"}  # test_cli and test_terminal run these
     # tests of the same name, and test_figures
-    folders = {"data", "hf", "report", "train", "bench", "eval"}
+    folders = {"data", "hf", "report", "train", "bench", "eval", "analysis"}
     tests = {file.stem.removeprefix("test_") for file in (ROOT / "tests").glob("test_*.py")}
     assert set(LADDER) <= tests | named | folders

@@ -253,6 +253,11 @@ def _watched(model: nn.Module, recorder: Recorder) -> AbstractContextManager[Any
 @contextmanager
 def _watched_prism(model: PrismLM, recorder: Recorder) -> Iterator[Any]:
     def run(tokens: Tensor) -> None:
+        if tokens.shape[1] > model.config.seq_len:
+            raise InputError(
+                f"sequences of {tokens.shape[1]} tokens; this model's context is "
+                f"{model.config.seq_len}"
+            )
         layers = iter(range(len(model.layers)))
 
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -207,16 +208,15 @@ def loss(
     from prism_transformer.terminal import count_up, make_console, row_table, say
 
     opened = open_source(source, checkpoint=checkpoint, text=text, length=length)
-    # What is published is what is measured: native models are wrapped first.
+    # What is published is what is measured.
     model: Any = to_hf(opened.model) if isinstance(opened.model, PrismLM) else opened.model
     if rope_scaling is not None:
         model = with_rope_scaling(model, rope_scaling)
     count = sequences or opened.n_scored or min(64, len(opened.rows))
     check_context(model, opened.seq_len, extrapolate)
-    total = -(-count // batch)
     console = make_console()
-    windows = count_up(console, f"scoring {opened.name}", opened.batches(count, batch), total)
-    found = measure_loss(model, windows)
+    batches = count_up(console, "scoring", opened.batches(count, batch), -(-count // batch))
+    found = measure_loss(model, batches)
     n_bytes = sum(opened.n_bytes(rows[:, 1:].numpy()) for rows in opened.batches(count, batch))
     facts = {
         "source": opened.name,
@@ -225,7 +225,7 @@ def loss(
         "length": opened.seq_len,
         "tokens": found.n_tokens,
         "loss": found.mean,
-        "error": None if found.error != found.error else found.error,
+        "error": None if isnan(found.error) else found.error,
         "perplexity": found.perplexity,
         "bits_per_byte": found.bits_per_byte(n_bytes),
     }
@@ -233,10 +233,13 @@ def loss(
         print_json(facts | {"by_position": found.by_position.tolist()})
         return
     console.print(row_table(found.doubling()))
-    error = "" if facts["error"] is None else f" +- {found.error:.4f} over sequences"
     say(
         console,
-        f"loss {found.mean:.4f} nats{error}, perplexity {found.perplexity:.2f}, "
+        f"loss {found.mean:.4f} +- {found.error:.4f} nats, perplexity {found.perplexity:.2f}, "
         f"{facts['bits_per_byte']:.4f} bits per byte",
     )
-    say(console, f"{found.n_sequences} sequences of {opened.seq_len} tokens; {opened.text}")
+    say(
+        console,
+        f"{found.n_sequences} sequences of {opened.seq_len} tokens, standard error over them; "
+        f"{opened.text}",
+    )

@@ -84,9 +84,18 @@ def open_source(
     """
     if is_run(Path(name)):
         return _open_run(Path(name), checkpoint, text, length)
+    check_source(name)
     if checkpoint is not None:
         raise InputError(f"{name}: is not a run; --checkpoint is for runs")
     return _open_hf(name, text, length)
+
+
+def check_source(name: str) -> None:
+    """Refuse a folder that is not there, before the hub is asked for a model of that name."""
+    path = Path(name)
+    looks_local = len(path.parts) != 2 or path.parts[0] in (".", "..") or path.parent.is_dir()
+    if not path.is_dir() and looks_local and len(path.parts) > 1:
+        raise InputError(f"{name}: there is no such run or Hugging Face folder")
 
 
 def checkpoint_of(run: Path, name: str | None) -> Path:
