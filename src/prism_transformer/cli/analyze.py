@@ -14,6 +14,7 @@ from prism_transformer.errors import InputError
 
 if TYPE_CHECKING:
     from prism_transformer.analysis.profile import Profile
+    from prism_transformer.eval.loss import Loss
     from prism_transformer.eval.source import Source
 
 Text = Annotated[
@@ -205,7 +206,7 @@ def loss(
     from prism_transformer.eval.source import open_source
     from prism_transformer.hf.convert import to_hf
     from prism_transformer.model import PrismLM
-    from prism_transformer.terminal import count_up, make_console, row_table, say
+    from prism_transformer.terminal import count_up, make_console
 
     opened = open_source(source, checkpoint=checkpoint, text=text, length=length)
     # What is published is what is measured.
@@ -214,8 +215,7 @@ def loss(
         model = with_rope_scaling(model, rope_scaling)
     count = sequences or opened.n_scored or min(64, len(opened.rows))
     check_context(model, opened.seq_len, extrapolate)
-    console = make_console()
-    batches = count_up(console, "scoring", opened.batches(count, batch), -(-count // batch))
+    batches = count_up(make_console(), "scoring", opened.batches(count, batch), -(-count // batch))
     found = measure_loss(model, batches)
     n_bytes = sum(opened.n_bytes(rows[:, 1:].numpy()) for rows in opened.batches(count, batch))
     facts = {
@@ -232,6 +232,13 @@ def loss(
     if as_json:
         print_json(facts | {"by_position": found.by_position.tolist()})
         return
+    _print_loss(found, facts)
+
+
+def _print_loss(found: Loss, facts: dict[str, Any]) -> None:
+    from prism_transformer.terminal import make_console, row_table, say
+
+    console = make_console()
     console.print(row_table(found.doubling()))
     say(
         console,
@@ -240,6 +247,6 @@ def loss(
     )
     say(
         console,
-        f"{found.n_sequences} sequences of {opened.seq_len} tokens, standard error over them; "
-        f"{opened.text}",
+        f"{found.n_sequences} sequences of {facts['length']} tokens, standard error over them; "
+        f"{facts['text']}",
     )
