@@ -78,9 +78,8 @@ def main() -> None:
         base = peak("forward", length, options.layers)
         extra = peak("measured", length, options.layers) - base
         matrices = options.layers * 12 * length**2 * 4
-        print(
-            f"T {length:6}  measured +{extra / 2**20:8.1f} MiB  {extra / matrices:.2%} of weights"
-        )
+        share = f"{extra / matrices:.2%} of the matrices'"
+        print(f"T {length:6}  measured +{extra / 2**20:8.1f} MiB  {share}")
     for length in [] if options.memory else options.lengths:
         found = timings(interleave(ways(length, options.layers), options.rounds))
         cost, spread = ratio(found["forward"], found["measured"])

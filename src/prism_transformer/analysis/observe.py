@@ -29,7 +29,7 @@ STATISTICS = (
     "entropy",  # of the weights, in nats
 )
 
-BLOCK = 256  # queries whose positions are counted from one centre
+BLOCK = 512  # queries whose positions are counted from one centre
 EXTRA = 8  # columns beside the keys'; kernels like widths in eights
 FIRST, REST, POSITION, SQUARE, NULL = range(5)  # which of them holds what
 ENOUGH = 1e-20  # weight of the null key that is far from underflow

@@ -70,7 +70,9 @@ def analyze(
     from prism_transformer.analysis.chart import check_comparable
     from prism_transformer.analysis.observe import STATISTICS
     from prism_transformer.eval.source import open_source
+    from prism_transformer.train.device import keep_memory
 
+    keep_memory()
     if not sources:
         raise InputError("nothing to analyze; name a run or a Hugging Face model")
     known = (*STATISTICS, *(["effective_rank"] if effective_rank else []))

@@ -84,7 +84,7 @@ def _device(name: str) -> torch.device:
             + ("; mps is untested and its loss kernel is missing" if name == "mps" else "")
         )
     if name == "cpu":
-        _keep_memory()
+        keep_memory()
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise InputError("device 'cuda': this torch finds no CUDA device; see `nvidia-smi`")
@@ -94,7 +94,7 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _keep_memory() -> None:
+def keep_memory() -> None:
     """Have the C library keep freed memory for the next step instead of returning it.
 
     Every step takes the same gigabytes again, and new pages cost 5 % of its time at the small
