@@ -3,7 +3,7 @@
 Each point is a process of its own, one after the other. The straight line is what the FLOPs say,
 from the first point: 6 N + 6 L d T a token, where causal attention does half of all T x T scores.
 
-    python benchmarks/growth.py [--recipe baseline-nano] [--rounds 3] [--json]
+    python benchmarks/growth.py [--recipe baseline-nano] [--rounds 7] [--json]
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from prism_transformer import load_recipe
@@ -29,12 +28,12 @@ SWEEPS = {
 
 
 def measure(shape: dict[str, Any], rounds: int) -> tuple[float, int]:
-    """Median seconds of a step and the peak of its process."""
+    """Seconds of the least disturbed step and the peak of its process."""
     worker = str(Path(__file__).with_name("worker.py"))
     command = [sys.executable, worker, "train", "ours", "eager", json.dumps(shape), ""]
     done = subprocess.run(command, input="\n" * rounds, capture_output=True, text=True, check=True)
     runs = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    return median(run["seconds"] for run in runs), runs[-1]["peak"]
+    return min(run["seconds"] for run in runs), runs[-1]["peak"]
 
 
 def flops(shape: dict[str, Any]) -> float:
@@ -47,7 +46,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--recipe", default="baseline-nano")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     rows = []
