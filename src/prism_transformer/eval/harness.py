@@ -96,8 +96,10 @@ def evaluate(
             outcome.failures |= {t.name: failures[t.name] for t in mine if t.name in failures}
             ready = [task for task in mine if task.name in loaded]
             if ready:
-                with locked(outcome.subject.out) if first else nullcontext():
-                    _run(console, outcome, ready, loaded, options, device)
+                with as_hf(outcome.subject) as source:
+                    model = open_model(source, options.dtype, options.batch, device)
+                    with locked(outcome.subject.out) if first else nullcontext():
+                        _run(console, outcome, ready, loaded, options, model)
     return outcomes
 
 
@@ -165,31 +167,27 @@ def _run(
     ready: Sequence[Planned],
     loaded: dict[str, Loaded],
     options: Options,
-    device: str,
+    model: WatchedLM,
 ) -> None:
+    """Score task after task, each kept as soon as it is done."""
     subject = outcome.subject
-    with as_hf(subject) as source:
-        model = open_model(source, options.dtype, options.batch, device)
-        for task in ready:
-            settings = _settings(subject, task, options)
-            with _kept_apart(outcome.failures, task.name, model.world_size):
-                started = perf_counter()
-                with work_progress(console, task.name) as report:
-                    model.begin(report)
-                    raw = _score(model, loaded[task.name], options.limit)
-                truncated = model.all_truncated()
-                if raw is None:  # not the first of several processes
-                    continue
-                items = item_table(raw.pop("samples"))
-                result = _result(task, loaded[task.name], raw, model)
-                result |= {
-                    "seconds": perf_counter() - started,
-                    "truncated_texts": truncated,
-                    "settings": settings,
-                }
-                write_result(subject.out, task.name, result, items)
-                outcome.results[task.name] = result
-                _tell(console, result)
+    for task in ready:
+        with _kept_apart(outcome.failures, task.name, model.world_size):
+            started = perf_counter()
+            with work_progress(console, task.name) as report:
+                model.begin(report)
+                raw = _score(model, loaded[task.name], options.limit)
+            truncated = model.all_truncated()
+            if raw is None:  # not the first of several processes
+                continue
+            items = item_table(raw.pop("samples"))
+            result = _result(task, loaded[task.name], raw, model) | {
+                "truncated_texts": truncated,
+                "seconds": perf_counter() - started,
+                "settings": _settings(subject, task, options),
+            }
+            outcome.results[task.name] = write_result(subject.out, task.name, result, items)
+            _tell(console, result)
 
 
 def _score(model: WatchedLM, loaded: Loaded, limit: int | None) -> Facts | None:

@@ -33,17 +33,26 @@ def finished(folder: Path, task: str, settings: Facts) -> Facts | None:
     return result if same else None
 
 
-def write_result(folder: Path, task: str, result: Facts, items: pa.Table) -> None:
-    """Write both files, each whole or not at all; the JSON, which says it is done, last."""
+def write_result(folder: Path, task: str, result: Facts, items: pa.Table) -> Facts:
+    """Write both files, each whole or not at all; the JSON, which says it is done, last.
+
+    The result comes back as it will be read.
+    """
+    text = json.dumps(result, indent=1, default=_name) + "\n"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _write_whole(
             folder / f"{task}.parquet", lambda path: pq.write_table(items, path, compression="zstd")
         )
-        text = json.dumps(result, indent=1, default=str) + "\n"
         _write_whole(folder / f"{task}.json", lambda path: path.write_text(text, "utf-8"))
     except OSError as error:
         raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from None
+    return json.loads(text)
+
+
+def _name(value: object) -> str:
+    """A function of a task by its name, which does not change from run to run."""
+    return str(getattr(value, "__name__", value))
 
 
 def _write_whole(file: Path, write: Callable[[Path], object]) -> None:
