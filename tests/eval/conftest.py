@@ -12,17 +12,17 @@ from tests.train.runs import finish, tiny
 
 
 @pytest.fixture(scope="session")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def small_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("model") / "hf")
 
 
 @pytest.fixture(scope="session")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def small_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_data(tmp_path_factory.mktemp("data"))
 
 
 @pytest.fixture(scope="session")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def short_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of bytes with two checkpoints."""
     corpus = tmp_path_factory.mktemp("corpus")
     prepare("sotu", tokenizer="bytes", val_tokens=4096, out=corpus)

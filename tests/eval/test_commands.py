@@ -20,34 +20,38 @@ from tests.train.runs import torchrun
 
 
 def test_a_run_and_its_export_score_alike(
-    prism_inside: Prism, run: Path, data: Path, tmp_path: Path
+    prism_inside: Prism, short_run: Path, small_data: Path, tmp_path: Path
 ) -> None:
-    common = ("--tasks", "piqa", "--data", str(data), "--device", "cpu")
-    done = prism_inside("eval", str(run), *common)
+    common = ("--tasks", "piqa", "--data", str(small_data), "--device", "cpu")
+    done = prism_inside("eval", str(short_run), *common)
     assert done.returncode == 0, done.stderr
-    last = checkpoints(run)[-1].name
-    assert f"everything is in {run}/eval/{last}" in done.stdout
+    last = checkpoints(short_run)[-1].name
+    assert f"everything is in {short_run}/eval/{last}" in done.stdout
     assert "piqa  acc" in done.stdout
     assert "validation" in done.stdout
     assert done.stderr == ""  # no bars, no advice
 
-    assert prism_inside("export", str(run), "hf").returncode == 0
+    assert prism_inside("export", str(short_run), "hf").returncode == 0
     printed = prism_inside("eval", "hf", *common, "--json")
     (facts,) = json.loads(printed.stdout)
     assert facts["out"] == "eval/hf"
-    ours = json.loads((run / "eval" / last / "piqa.json").read_text("utf-8"))
+    ours = json.loads((short_run / "eval" / last / "piqa.json").read_text("utf-8"))
     assert facts["results"]["piqa"]["metrics"] == ours["metrics"]
-    shutil.rmtree(run / "eval")
+    shutil.rmtree(short_run / "eval")
 
 
-def test_every_checkpoint(prism_inside: Prism, run: Path, data: Path, tmp_path: Path) -> None:
-    names = [folder.name for folder in checkpoints(run)]
-    common = ("--tasks", "piqa", "--data", str(data), "--limit", "2", "--device", "cpu")
-    done = prism_inside("eval", str(run), "--checkpoint", "all", *common, "--out", "all")
+def test_every_checkpoint(
+    prism_inside: Prism, short_run: Path, small_data: Path, tmp_path: Path
+) -> None:
+    names = [folder.name for folder in checkpoints(short_run)]
+    common = ("--tasks", "piqa", "--data", str(small_data), "--limit", "2", "--device", "cpu")
+    done = prism_inside("eval", str(short_run), "--checkpoint", "all", *common, "--out", "all")
     assert done.returncode == 0, done.stderr
     assert sorted(folder.name for folder in (tmp_path / "all").iterdir()) == names
-    step = names[0].lstrip("step-").lstrip("0")
-    one = prism_inside("eval", str(run), "--checkpoint", f"step-{step}", *common, "--out", "one")
+    step = int(names[0].removeprefix("step-"))
+    one = prism_inside(
+        "eval", str(short_run), "--checkpoint", f"step-{step}", *common, "--out", "one"
+    )
     assert one.returncode == 0, one.stderr
     tables = [pq.read_table(tmp_path / at / "piqa.parquet") for at in (f"all/{names[0]}", "one")]
     assert tables[0].equals(tables[1])
@@ -55,48 +59,52 @@ def test_every_checkpoint(prism_inside: Prism, run: Path, data: Path, tmp_path: 
 
 
 def test_a_failed_task_is_named_and_exits_1(
-    prism_inside: Prism, model: Path, tmp_path: Path
+    prism_inside: Prism, small_model: Path, tmp_path: Path
 ) -> None:
     long = rows_of("winogrande", 1)[0] | {"sentence": "_ " + "long " * 100}
     write_rows(tmp_path / "data/winogrande/validation.jsonl", [long])
     write_rows(tmp_path / "data/piqa/validation.jsonl", rows_of("piqa", 2))
     done = prism_inside(
-        "eval", str(model), "--tasks", "winogrande,piqa", "--data", "data", "--device", "cpu"
+        "eval", str(small_model), "--tasks", "winogrande,piqa", "--data", "data", "--device", "cpu"
     )
     assert done.returncode == 1
     assert "FAILED  winogrande: a text of" in done.stdout
     assert "piqa        acc" in done.stdout or "piqa  acc" in done.stdout
 
 
-def test_the_diagnostic_is_labelled(prism_inside: Prism, model: Path) -> None:
+def test_the_diagnostic_is_labelled(prism_inside: Prism, small_model: Path) -> None:
     done = prism_inside(
-        "eval", str(model), "--tasks", "diagnostic", "--limit", "2", "--device", "cpu"
+        "eval", str(small_model), "--tasks", "diagnostic", "--limit", "2", "--device", "cpu"
     )
     assert done.returncode == 0, done.stderr
     assert "diagnostic, built in: not a benchmark" in done.stdout
 
 
 def test_bad_input_is_named_and_nothing_is_written(
-    prism_inside: Prism, model: Path, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    prism_inside: Prism,
+    small_model: Path,
+    short_run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(subjects, "hub_answers", lambda: False)
     (tmp_path / "empty").mkdir()
     write_rows(tmp_path / "bad/piqa/validation.jsonl", rows_of("piqa", 2))
     with (tmp_path / "bad/piqa/validation.jsonl").open("a") as stream:
         stream.write('{"goal": "cut')
-    shutil.copytree(model, tmp_path / "wordless", ignore=shutil.ignore_patterns("tokenizer*"))
-    shutil.copytree(model, tmp_path / "holed")
+    shutil.copytree(small_model, tmp_path / "wordless", ignore=shutil.ignore_patterns("tokenizer*"))
+    shutil.copytree(small_model, tmp_path / "holed")
     weights = load_file(tmp_path / "holed" / "model.safetensors")
     del weights["layers.1.mlp.down.weight"]
     save_file(weights, tmp_path / "holed" / "model.safetensors", {"format": "pt"})
-    shutil.copytree(run, tmp_path / "damaged")
+    shutil.copytree(short_run, tmp_path / "damaged")
     newest = checkpoints(tmp_path / "damaged")[-1]
     (newest / "model.safetensors").write_bytes(b"junk")
-    hf, before = str(model), sorted(tmp_path.rglob("*"))
+    hf, before = str(small_model), sorted(tmp_path.rglob("*"))
     for arguments, message in [
         (["nothing"], "nothing: no such run or Hugging Face folder, and the hub"),
-        (["bad/nothing"], "bad/nothing: no such run or Hugging Face folder"),
-        (["./a/b/c"], "./a/b/c: no such run"),
+        (["bad/nothing"], "bad/nothing: there is no such run or Hugging"),
+        (["./a/b/c"], "./a/b/c: there is no such run"),
         (["empty"], "empty: is neither a run nor a Hugging Face folder"),
         (["wordless", "--tasks", "diagnostic"], "wordless: has no tokenizer"),
         (["holed", "--tasks", "diagnostic"], "holed: its weights have missing keys: layers.1.mlp"),
@@ -110,8 +118,11 @@ def test_bad_input_is_named_and_nothing_is_written(
         ([hf, "--tasks", "diagnostic", "--dtype", "float8"], "float8"),
         ([hf, "--tasks", "diagnostic", "--device", "abacus"], "device 'abacus'"),
         ([hf, "--checkpoint", "all"], "--checkpoint is for runs"),
-        ([str(run), "--checkpoint", "step-7"], "has no checkpoint 'step-7'; there are: step-0000"),
-        ([str(run), "--checkpoint", "last"], "has no checkpoint 'last'"),
+        (
+            [str(short_run), "--checkpoint", "step-7"],
+            "has no checkpoint 'step-7'; it has step-0000",
+        ),
+        ([str(short_run), "--checkpoint", "last"], "has no checkpoint 'last'"),
         (["damaged", "--checkpoint", "all"], "model.safetensors: is damaged"),
     ]:
         result = prism_inside("eval", *arguments)
@@ -122,11 +133,20 @@ def test_bad_input_is_named_and_nothing_is_written(
 
 
 @pytest.mark.slow
-def test_two_processes_share_the_items(model: Path, data: Path, tmp_path: Path) -> None:
-    options = ("--tasks", "piqa,wikitext", "--data", str(data), "--limit", "7", "--device", "cpu")
+def test_two_processes_share_the_items(small_model: Path, small_data: Path, tmp_path: Path) -> None:
+    options = (
+        "--tasks",
+        "piqa,wikitext",
+        "--data",
+        str(small_data),
+        "--limit",
+        "7",
+        "--device",
+        "cpu",
+    )
     environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
     for n in (1, 2):
-        line = torchrun("eval", str(model), *options, "--out", f"{tmp_path}/{n}", n=n)
+        line = torchrun("eval", str(small_model), *options, "--out", f"{tmp_path}/{n}", n=n)
         subprocess.run(line, env=environment, check=True, capture_output=True, timeout=300)
     for task in ("piqa", "wikitext"):
         one, two = (json.loads((tmp_path / f"{n}/{task}.json").read_text()) for n in (1, 2))

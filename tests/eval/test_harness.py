@@ -48,11 +48,13 @@ def numbers(outcome: Outcome, task: str) -> dict[str, dict[str, float]]:
     }
 
 
-def test_five_tasks_score_as_lm_eval_by_hand(model: Path, data: Path, tmp_path: Path) -> None:
-    outcome = score(model, tmp_path, *PLACES, data=data, batch=4)
+def test_five_tasks_score_as_lm_eval_by_hand(
+    small_model: Path, small_data: Path, tmp_path: Path
+) -> None:
+    outcome = score(small_model, tmp_path, *PLACES, data=small_data, batch=4)
     assert outcome.failures == {}
     for task in PLACES:
-        raw = by_hand(model, task, data)
+        raw = by_hand(small_model, task, small_data)
         assert numbers(outcome, task) == scores(raw)
         ours, theirs = items(tmp_path, task), raw["samples"][task]
         assert [row["item_sha256"] for row in ours] == [row["doc_hash"] for row in theirs]
@@ -63,11 +65,11 @@ def test_five_tasks_score_as_lm_eval_by_hand(model: Path, data: Path, tmp_path: 
         assert result["versions"]["lm_eval"] == "0.4.13"
 
 
-def test_blimp_scores_as_lm_eval_by_hand(model: Path, tmp_path: Path) -> None:
+def test_blimp_scores_as_lm_eval_by_hand(small_model: Path, tmp_path: Path) -> None:
     data = write_blimp(tmp_path / "data")
-    outcome = score(model, tmp_path / "out", "blimp", data=data, batch=4)
+    outcome = score(small_model, tmp_path / "out", "blimp", data=data, batch=4)
     ours = numbers(outcome, "blimp")
-    assert ours == scores(by_hand(model, "blimp", data))
+    assert ours == scores(by_hand(small_model, "blimp", data))
     each = [ours[f"blimp_{name}"]["acc"] for name in blimp_subtasks()]
     assert len(each) == 67
     assert ours["blimp"]["acc"] == pytest.approx(sum(each) / 67)
@@ -87,9 +89,13 @@ def test_real_data_score_as_lm_eval_by_hand(task: str, limit: int, tmp_path: Pat
     assert numbers(outcome, task) == scores(by_hand(model, task, REAL_DATA, 8, limit))
 
 
-def test_results_do_not_depend_on_the_batch_size(model: Path, data: Path, tmp_path: Path) -> None:
-    one = score(model, tmp_path / "one", "hellaswag", "wikitext", data=data, batch=1)
-    seven = score(model, tmp_path / "seven", "hellaswag", "wikitext", data=data, batch=7)
+def test_results_do_not_depend_on_the_batch_size(
+    small_model: Path, small_data: Path, tmp_path: Path
+) -> None:
+    one = score(small_model, tmp_path / "one", "hellaswag", "wikitext", data=small_data, batch=1)
+    seven = score(
+        small_model, tmp_path / "seven", "hellaswag", "wikitext", data=small_data, batch=7
+    )
     assert numbers(one, "hellaswag") == numbers(seven, "hellaswag")
     assert numbers(one, "wikitext")["wikitext"] == pytest.approx(
         numbers(seven, "wikitext")["wikitext"], rel=1e-5
@@ -102,11 +108,11 @@ def test_results_do_not_depend_on_the_batch_size(model: Path, data: Path, tmp_pa
 
 
 def test_another_schedule_on_the_same_weights_scores_otherwise(
-    model: Path, data: Path, tmp_path: Path
+    small_model: Path, small_data: Path, tmp_path: Path
 ) -> None:
     uniform = write_model(tmp_path / "uniform", "12x5")
-    score(model, tmp_path / "one", "piqa", data=data)
-    score(uniform, tmp_path / "other", "piqa", data=data)
+    score(small_model, tmp_path / "one", "piqa", data=small_data)
+    score(uniform, tmp_path / "other", "piqa", data=small_data)
     for left, right in zip(
         items(tmp_path / "one", "piqa"), items(tmp_path / "other", "piqa"), strict=True
     ):
@@ -115,7 +121,7 @@ def test_another_schedule_on_the_same_weights_scores_otherwise(
 
 
 def test_random_weights_score_near_chance_on_pairs_of_equal_length(
-    model: Path, tmp_path: Path
+    small_model: Path, tmp_path: Path
 ) -> None:
     draw = random.Random(0)
     rows = [
@@ -127,12 +133,12 @@ def test_random_weights_score_near_chance_on_pairs_of_equal_length(
         for _ in range(400)
     ]
     write_rows(tmp_path / "data/piqa/validation.jsonl", rows)
-    outcome = score(model, tmp_path / "out", "piqa", data=tmp_path / "data")
+    outcome = score(small_model, tmp_path / "out", "piqa", data=tmp_path / "data")
     assert abs(outcome.results["piqa"]["rows"][0]["value"] - 0.5) < 3 * sqrt(0.25 / 400)
 
 
-def test_diagnostic_needs_no_data_and_stands_apart(model: Path, tmp_path: Path) -> None:
-    outcome = score(model, tmp_path, "diagnostic", limit=3)
+def test_diagnostic_needs_no_data_and_stands_apart(small_model: Path, tmp_path: Path) -> None:
+    outcome = score(small_model, tmp_path, "diagnostic", limit=3)
     result = outcome.results["diagnostic"]
     assert result["diagnostic"]
     assert [row["task"] for row in result["rows"]] == ["diagnostic_pairs", "diagnostic_cloze"]
@@ -144,9 +150,9 @@ def test_diagnostic_needs_no_data_and_stands_apart(model: Path, tmp_path: Path) 
 
 
 def test_finished_tasks_are_not_run_again(
-    model: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small_model: Path, small_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = score(model, tmp_path, "piqa", data=data, limit=2)
+    first = score(small_model, tmp_path, "piqa", data=small_data, limit=2)
     opened: list[str] = []
     real = harness.open_model
 
@@ -155,43 +161,43 @@ def test_finished_tasks_are_not_run_again(
         return real(source, dtype, batch, device)
 
     monkeypatch.setattr(harness, "open_model", watched)
-    again = score(model, tmp_path, "piqa", data=data, limit=2, batch=1)
+    again = score(small_model, tmp_path, "piqa", data=small_data, limit=2, batch=1)
     assert not opened
     assert again.results == first.results
-    score(model, tmp_path, "piqa", "winogrande", data=data, limit=2)
+    score(small_model, tmp_path, "piqa", "winogrande", data=small_data, limit=2)
     assert len(opened) == 1
     assert {file.name for file in tmp_path.iterdir()} == {
         "piqa.json", "piqa.parquet", "winogrande.json", "winogrande.parquet"
     }  # fmt: skip
-    score(model, tmp_path, "piqa", data=data, limit=2, force=True)
-    score(model, tmp_path, "piqa", data=data, limit=3)  # other settings
+    score(small_model, tmp_path, "piqa", data=small_data, limit=2, force=True)
+    score(small_model, tmp_path, "piqa", data=small_data, limit=3)  # other settings
     assert len(opened) == 3
     (tmp_path / "piqa.parquet").unlink()
-    score(model, tmp_path, "piqa", data=data, limit=3)
+    score(small_model, tmp_path, "piqa", data=small_data, limit=3)
     assert len(opened) == 4
 
 
-def test_a_task_that_fails_does_not_lose_the_others(model: Path, tmp_path: Path) -> None:
+def test_a_task_that_fails_does_not_lose_the_others(small_model: Path, tmp_path: Path) -> None:
     long = rows_of("winogrande", 1)[0] | {"sentence": "_ " + "long " * 100}
     write_rows(tmp_path / "data/winogrande/validation.jsonl", [long])
     write_rows(tmp_path / "data/piqa/validation.jsonl", rows_of("piqa", 2))
-    outcome = score(model, tmp_path / "out", "winogrande", "piqa", data=tmp_path / "data")
+    outcome = score(small_model, tmp_path / "out", "winogrande", "piqa", data=tmp_path / "data")
     assert list(outcome.results) == ["piqa"]
     assert list(outcome.failures) == ["winogrande"]
     assert "the model sees 256" in outcome.failures["winogrande"]
     assert not (tmp_path / "out/winogrande.json").exists()
 
 
-def test_texts_that_lose_their_beginning_are_counted(model: Path, tmp_path: Path) -> None:
+def test_texts_that_lose_their_beginning_are_counted(small_model: Path, tmp_path: Path) -> None:
     rows = rows_of("piqa", 3)
     rows[1]["goal"] = "long " * 100
     write_rows(tmp_path / "data/piqa/validation.jsonl", rows)
-    outcome = score(model, tmp_path / "out", "piqa", data=tmp_path / "data")
+    outcome = score(small_model, tmp_path / "out", "piqa", data=tmp_path / "data")
     assert outcome.results["piqa"]["truncated_texts"] == 2
 
 
-def test_what_is_recorded(model: Path, data: Path, tmp_path: Path) -> None:
-    result = score(model, tmp_path, "piqa", data=data, batch=3).results["piqa"]
+def test_what_is_recorded(small_model: Path, small_data: Path, tmp_path: Path) -> None:
+    result = score(small_model, tmp_path, "piqa", data=small_data, batch=3).results["piqa"]
     assert result["batch"] == 3
     assert result["settings"]["dtype"] == "float32"
     assert list(result["settings"]["data"]) == ["piqa/validation.jsonl"]
@@ -207,7 +213,7 @@ def test_what_is_recorded(model: Path, data: Path, tmp_path: Path) -> None:
 
 
 def test_an_unreachable_hub_is_said_at_once(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import datasets
     from huggingface_hub import constants
@@ -216,23 +222,23 @@ def test_an_unreachable_hub_is_said_at_once(
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     with pytest.raises(InputError, match=r"give --data DIR, or --tasks diagnostic.*\n.*piqa/val"):
-        score(model, tmp_path / "out", "piqa", "wikitext")
+        score(small_model, tmp_path / "out", "piqa", "wikitext")
     assert not (tmp_path / "out").exists()
 
 
 def test_a_dataset_that_the_hub_has_not_is_one_failure(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing(*_: object, **__: object) -> None:
         raise FileNotFoundError("gone")
 
     monkeypatch.setattr(harness, "hub_answers", lambda: True)
     monkeypatch.setattr("datasets.load_dataset", missing)
-    outcome = score(model, tmp_path / "out", "piqa")
+    outcome = score(small_model, tmp_path / "out", "piqa")
     assert outcome.failures == {"piqa": "FileNotFoundError: gone"}
 
 
-def test_lm_eval_is_left_as_it_was(model: Path, data: Path, tmp_path: Path) -> None:
+def test_lm_eval_is_left_as_it_was(small_model: Path, small_data: Path, tmp_path: Path) -> None:
     before = lm_eval.evaluator.add_env_info, lm_eval.api.task.tqdm
-    score(model, tmp_path, "piqa", data=data, limit=1)
+    score(small_model, tmp_path, "piqa", data=small_data, limit=1)
     assert (lm_eval.evaluator.add_env_info, lm_eval.api.task.tqdm) == before

@@ -38,9 +38,9 @@ def test_blimp_has_its_67_subtasks() -> None:
 @pytest.mark.parametrize("source", ["hub", "local"])
 @pytest.mark.parametrize("task", PLACES)
 def test_overlay_changes_only_where_the_data_are(
-    task: str, source: str, data: Path, tmp_path: Path
+    task: str, source: str, small_data: Path, tmp_path: Path
 ) -> None:
-    write_overlay(tmp_path, [task], data if source == "local" else None)
+    write_overlay(tmp_path, [task], small_data if source == "local" else None)
     theirs = load_yaml(STOCK / BY_NAME[task].stock)
     ours = load_yaml(tmp_path / f"{task}.yaml")
     changed = {key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,19 +12,14 @@ from pathlib import Path
 from prism_transformer.data.shards import file_sha256
 from prism_transformer.data.tokenizer import BPE_FILE
 from prism_transformer.errors import InputError
+from prism_transformer.eval.source import check_source, checkpoint_of
 from prism_transformer.hf.export import export_checkpoint
 from prism_transformer.hf.folder import check_weights, read_config, read_tokenizer
 from prism_transformer.hf.hub import hub_answers
-from prism_transformer.train.checkpoint import (
-    SUMS_FILE,
-    check_checkpoint,
-    checkpoint_folder,
-    checkpoints,
-)
-from prism_transformer.train.run import is_run, newest_model, read_run
+from prism_transformer.train.checkpoint import SUMS_FILE, check_checkpoint, checkpoints
+from prism_transformer.train.run import is_run, read_run
 from prism_transformer.weights import CONFIG_FILE, WEIGHTS_FILE
 
-HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 MODEL_FILES = ("config.json", "*.safetensors", "*.bin", "tokenizer*", "vocab*", "merges*")
 
 
@@ -73,16 +67,9 @@ def as_hf(subject: Subject) -> Iterator[str]:
 
 def _checkpoints(run: Path, wanted: str | None) -> list[Path]:
     """The newest sound checkpoint, the one that was named, or all."""
-    if wanted is None:
-        return [newest_model(run)]
-    there = checkpoints(run)
     if wanted != "all":
-        step = re.fullmatch(r"(?:step-)?(\d+)", wanted)
-        folder = checkpoint_folder(run, int(step[1])) if step else None
-        if folder not in there:
-            names = ", ".join(each.name for each in there) or "none"
-            raise InputError(f"{run}: has no checkpoint {wanted!r}; there are: {names}")
-        there = [folder] if folder else []
+        return [checkpoint_of(run, wanted)]
+    there = checkpoints(run)
     if not there:
         raise InputError(f"{run}: has no checkpoint yet")
     for each in there:
@@ -115,10 +102,8 @@ def _folder_sums(folder: Path) -> dict[str, str]:
 
 
 def _hub_sums(source: str) -> dict[str, str]:
-    """A model on the hub by its commit; anything that looks like a path is not asked for there."""
-    local = Path(source).parts[0]
-    if not HUB_NAME.fullmatch(source) or (source != local and Path(local).exists()):
-        raise InputError(f"{source}: no such run or Hugging Face folder")
+    """A model on the hub, by its commit."""
+    check_source(source)
     if not hub_answers():
         raise InputError(
             f"{source}: no such run or Hugging Face folder, and the hub cannot be reached"
