@@ -83,7 +83,7 @@ def test_blimp_scores_as_lm_eval_by_hand(small_model: Path, tmp_path: Path) -> N
     ("task", "limit"), [("piqa", 200), ("hellaswag", 100), ("blimp", 5), ("wikitext", 3)]
 )
 def test_real_data_score_as_lm_eval_by_hand(task: str, limit: int, tmp_path: Path) -> None:
-    model = write_model(tmp_path / "hf", seq_len=512)
+    model = write_model(tmp_path / "hf", seq_len=1024)  # the longest answer has 586 bytes
     outcome = score(model, tmp_path / "out", task, data=REAL_DATA, limit=limit, batch=8)
     assert outcome.failures == {}
     assert numbers(outcome, task) == scores(by_hand(model, task, REAL_DATA, 8, limit))
