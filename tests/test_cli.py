@@ -27,6 +27,7 @@ COMMANDS = [
     ("generate",),
     ("analyze",),
     ("loss",),
+    ("eval",),
     ("doctor",),
     ("bench",),
     ("bench", "train"),

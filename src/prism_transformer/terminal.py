@@ -31,9 +31,9 @@ T = TypeVar("T")
 MARGIN = 13  # columns left of the staircase: "   12 heads |"
 
 
-def make_console() -> Console:
+def make_console(*, stderr: bool = False) -> Console:
     """Standard output: colours on a terminal, plain lines elsewhere."""
-    return _Console(highlight=False)
+    return _Console(highlight=False, stderr=stderr)
 
 
 class _Console(Console):
@@ -267,6 +267,38 @@ def _byte_lines(console: Console, what: str, done: int) -> Callable[[int], None]
             last = monotonic()
             rate = (done - before) / (last - started)
             console.print(f"{what}: {done / 1e6:.0f} MB of text, {rate / 1e6:.1f} MB/s")
+
+    return report
+
+
+@contextmanager
+def work_progress(console: Console, what: str) -> Iterator[Callable[[int, int], None]]:
+    """A function to tell how much is done of how much: a bar, or a line now and then."""
+    if not console.is_terminal:
+        yield _work_lines(console, what)
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        _Rate(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _work_lines(console: Console, what: str) -> Callable[[int, int], None]:
+    """Print progress every ten seconds."""
+    started = last = monotonic()
+
+    def report(done: int, total: int) -> None:
+        nonlocal last
+        if monotonic() - last >= 10 and done:
+            last = monotonic()
+            left = (last - started) / done * (total - done)
+            say(console, f"{what}: {done:,} of {total:,}, about {left:.0f} s left")
 
     return report
 

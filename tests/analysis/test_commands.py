@@ -62,7 +62,7 @@ def test_loss_of_a_checkpoint(trained: Path, prism_inside: Prism) -> None:
     [
         (["analyze"], "nothing to analyze"),
         (["analyze", "runs/there/is/none"], "no such run or Hugging Face folder"),
-        (["analyze", "{run}", "--statistic", "distnce"], "--statistic 'distnce': is not one of"),
+        (["analyze", "{run}", "--statistic", "farness"], "--statistic 'farness': is not one of"),
         (["analyze", "{run}", "--sequences", "100000"], "windows, 100000 were asked"),
         (["analyze", "{run}", "--text", "no/file.jsonl"], "matches no file"),
         (["analyze", "{run}", "--length", "100000"], "hold no window of 100000"),

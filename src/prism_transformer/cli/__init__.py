@@ -15,6 +15,7 @@ from prism_transformer.cli.analyze import analyze, loss
 from prism_transformer.cli.bench import app as bench_app
 from prism_transformer.cli.convert import export, import_model
 from prism_transformer.cli.doctor import doctor
+from prism_transformer.cli.evaluate import evaluate
 from prism_transformer.cli.prepare import prepare
 from prism_transformer.cli.recipe import recipes, show
 from prism_transformer.cli.schedule import app as schedule_app
@@ -41,6 +42,11 @@ app.command(
     help_epilogue="Example:  prism analyze runs/uniform --compare runs/prism --figure profile.svg",
 )
 app.command(loss, help_epilogue="Example:  prism loss runs/first --json")
+app.command(
+    evaluate,
+    name="eval",
+    help_epilogue="Example:  prism eval runs/first --tasks diagnostic --limit 20",
+)
 app.command(doctor, help_epilogue="Example:  prism doctor --json")
 app.command(export, help_epilogue="Example:  prism export prism-small hf-prism-small")
 app.command(

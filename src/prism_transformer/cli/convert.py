@@ -37,28 +37,17 @@ def export(
         Seed of a recipe's initial weights; the recipe's own when left out.
     """
     from prism_transformer.folders import check_new
-    from prism_transformer.hf.convert import to_hf
-    from prism_transformer.hf.folder import read_tokenizer, write_hf
-    from prism_transformer.train.run import is_run
+    from prism_transformer.hf.export import export_checkpoint, export_model
+    from prism_transformer.hf.folder import read_tokenizer
+    from prism_transformer.train.run import is_run, newest_model
 
     check_new(out)
     words = read_tokenizer(tokenizer, required=True) if tokenizer else None
-    model, note = _native(source, seed), ""
     if is_run(Path(source)):
-        words = words or _tokenizer_of(Path(source))
-        note = _numbers(Path(source))
-    special = {
-        name: getattr(words, name, None)
-        for name in ("bos_token_id", "eos_token_id", "pad_token_id")
-    }
-    if words is not None and len(words) > model.config.vocab_rows:
-        raise InputError(
-            f"{tokenizer}: has {len(words)} tokens, the model only {model.config.vocab_rows} rows"
-        )
-    wrapped = to_hf(model, **special)
-    if words is not None:
-        wrapped.config.num_tokens = len(words)
-    write_hf(wrapped, out, words, note)
+        _refuse_seed(source, seed)
+        export_checkpoint(Path(source), newest_model(Path(source)), out, words)
+    else:
+        export_model(_native(source, seed), out, words)
     print(f"wrote {out}")
 
 
@@ -104,42 +93,21 @@ def import_model(
 
 
 def _native(source: str, seed: int | None) -> PrismLM:
-    """A run's or a folder's model, or a recipe's with its initial weights."""
+    """A folder's model, or a recipe's with its initial weights."""
     from prism_transformer.model import PrismLM
     from prism_transformer.recipe_file import load_recipe
-    from prism_transformer.train.run import newest_model
     from prism_transformer.weights import load_model
 
     if Path(source).is_dir():
-        if seed is not None:
-            raise InputError(f"{source}: is a trained model; --seed is for recipes")
-        return load_model(newest_model(Path(source)))
+        _refuse_seed(source, seed)
+        return load_model(Path(source))
     recipe = load_recipe(source)
     return PrismLM(recipe.model, recipe.train.seed if seed is None else seed)
 
 
-def _tokenizer_of(run: Path) -> Any:
-    from prism_transformer.data.tokenizer import open_tokenizer
-    from prism_transformer.hf.tokenizer import to_hf_tokenizer
-    from prism_transformer.train.run import read_run
-
-    recipe = read_run(run)
-    return to_hf_tokenizer(open_tokenizer(recipe.data.tokenizer, run), recipe.model.seq_len)
-
-
-def _numbers(run: Path) -> str:
-    """What a model card says of a run."""
-    from prism_transformer.train.checkpoint import read_state
-    from prism_transformer.train.run import newest_model, read_metrics, read_run
-
-    recipe, state = read_run(run), read_state(newest_model(run))
-    last = [row for row in read_metrics(run, state.metrics_bytes) if row["kind"] == "val"][-1]
-    return (
-        f"Trained for {state.step:,} of {recipe.n_steps:,} steps, {state.tokens:,} tokens of "
-        f"`{recipe.data.corpus}` (tokenizer `{recipe.data.tokenizer}`, seed {recipe.train.seed}). "
-        f"Validation loss at step {last['step']:,}: {last['loss']:.4f} nats per token over "
-        f"{recipe.data.val_tokens:,} tokens."
-    )
+def _refuse_seed(source: str, seed: int | None) -> None:
+    if seed is not None:
+        raise InputError(f"{source}: is a trained model; --seed is for recipes")
 
 
 def _import_prism(source: str, out: Path, schedule: str | None, text: Path | None) -> None:

@@ -17,7 +17,7 @@ from prism_transformer.data.corpora import EMBEDDED, open_corpus
 from prism_transformer.data.loader import open_windows
 from prism_transformer.data.tokenizer import Tokenizer, open_tokenizer
 from prism_transformer.errors import InputError
-from prism_transformer.train.checkpoint import check_checkpoint, checkpoints
+from prism_transformer.train.checkpoint import check_checkpoint, checkpoint_folder, checkpoints
 from prism_transformer.train.run import is_run, newest_model, read_run
 from prism_transformer.weights import load_model
 
@@ -103,12 +103,15 @@ def checkpoint_of(run: Path, name: str | None) -> Path:
     if name is None:
         return newest_model(run)
     found = {folder.name: folder for folder in checkpoints(run)}
-    if name not in found:
+    step = name.removeprefix("step-")
+    # With or without the zeros that keep folders in order.
+    full = checkpoint_folder(run, int(step)).name if step.isdecimal() else name
+    if full not in found:
         raise InputError(
             f"{run}: has no checkpoint {name!r}; it has {', '.join(found) or 'none yet'}"
         )
-    check_checkpoint(found[name])
-    return found[name]
+    check_checkpoint(found[full])
+    return found[full]
 
 
 def _open_run(run: Path, checkpoint: str | None, text: str | None, length: int | None) -> Source:

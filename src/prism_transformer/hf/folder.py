@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoTokenizer, LlamaForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 from transformers.utils import logging as hf_logging
 
 from prism_transformer.errors import InputError
@@ -86,6 +86,11 @@ def read_prism(source: str) -> PrismForCausalLM:
     return _load(PrismForCausalLM, source)
 
 
+def check_weights(source: str) -> None:
+    """Refuse a model whose file lacks weights: transformers would draw them at random."""
+    _load(AutoModelForCausalLM, source, ("missing_keys",))
+
+
 def read_llama(source: str) -> LlamaForCausalLM:
     """A Llama that can become a Prism model."""
     check_llama(read_config(source))
@@ -103,13 +108,17 @@ def read_tokenizer(source: str, *, required: bool) -> Any | None:
         return None
 
 
-def _load(kind: Any, source: str) -> Any:
+def _load(
+    kind: Any, source: str, problems: tuple[str, ...] = ("missing_keys", "unexpected_keys")
+) -> Any:
     try:
         with _quiet():
             model, info = kind.from_pretrained(source, dtype="auto", output_loading_info=True)
-    except (OSError, RuntimeError, SafetensorError) as error:
+    except InputError:
+        raise
+    except (OSError, RuntimeError, ValueError, SafetensorError) as error:
         raise InputError(f"{source}: cannot be loaded: {_first_line(error)}") from None
-    for problem in ("missing_keys", "unexpected_keys"):
+    for problem in problems:
         if info[problem]:
             names = ", ".join(sorted(info[problem])[:3])
             raise InputError(f"{source}: its weights have {problem.replace('_', ' ')}: {names}")
