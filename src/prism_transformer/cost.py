@@ -133,9 +133,9 @@ def activation_bytes(recipe: Recipe) -> int:
     value = MATMUL_BYTES[recipe.train.precision]
     # In float32: both norms' input and normalised input, and their scales.
     norms = FLOAT32_BYTES * (4 * d + 2)
-    # In the precision of matmuls: both norms' outputs; q, k, v before and after rotation; the
-    # attended values, also merged; gate and up, the activated gate, and their product.
-    products = value * (6 * d + 3 * config.d_kv + 4 * config.d_ff)
+    # In the precision of matmuls: both norms' outputs; q and k after rotation, and v; the attended
+    # values, also merged; gate and up, the activated gate, and their product.
+    products = value * (5 * d + 2 * config.d_kv + 4 * config.d_ff)
     layers = [norms + products + FLOAT32_BYTES * n_heads for n_heads in config.schedule.heads]
     if recipe.train.activation_checkpointing:  # the stream between layers, and one layer at a time
         saved = FLOAT32_BYTES * d * config.n_layers + max(layers)

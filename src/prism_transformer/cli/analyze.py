@@ -82,7 +82,9 @@ def analyze(
     for names in (sources, compare or ()):
         arms.append([])
         for name in names:
-            source = open_source(name, checkpoint=checkpoint, text=text, length=length)
+            source = open_source(
+                name, checkpoint=checkpoint, text=text, length=length, windows=sequences
+            )
             profile = _measure(source, sequences, batch, effective_rank)
             _keep(source, profile)
             arms[-1].append((source, profile))
@@ -210,7 +212,9 @@ def loss(
     from prism_transformer.model import PrismLM
     from prism_transformer.terminal import count_up, make_console
 
-    opened = open_source(source, checkpoint=checkpoint, text=text, length=length)
+    opened = open_source(
+        source, checkpoint=checkpoint, text=text, length=length, windows=sequences or 64
+    )
     # What is published is what is measured.
     model: Any = to_hf(opened.model) if isinstance(opened.model, PrismLM) else opened.model
     if rope_scaling is not None:

@@ -21,8 +21,6 @@ from prism_transformer.train.checkpoint import check_checkpoint, checkpoint_fold
 from prism_transformer.train.run import is_run, newest_model, read_run
 from prism_transformer.weights import load_model
 
-TEXT_BYTES = 4_000_000  # of a corpus: a million tokens, more than commands look at
-
 
 class Rows(Protocol):
     """Windows of a text: each ``seq_len`` tokens and the one after."""
@@ -76,18 +74,20 @@ def open_source(
     checkpoint: str | None = None,
     text: str | None = None,
     length: int | None = None,
+    windows: int = 64,
 ) -> Source:
     """Open a run, or a Hugging Face folder or hub name.
 
     ``text`` is a corpus as `prism prepare` takes them, or a folder with shards; left out, a run is
-    measured on its validation slice and any other model on the embedded corpus.
+    measured on its validation slice and any other model on the embedded corpus. Of a corpus no
+    more is read than ``windows`` need.
     """
     if is_run(Path(name)):
-        return _open_run(Path(name), checkpoint, text, length)
+        return _open_run(Path(name), checkpoint, text, length, windows)
     check_source(name)
     if checkpoint is not None:
         raise InputError(f"{name}: is not a run; --checkpoint is for runs")
-    return _open_hf(name, text, length)
+    return _open_hf(name, text, length, windows)
 
 
 def check_source(name: str) -> None:
@@ -114,7 +114,9 @@ def checkpoint_of(run: Path, name: str | None) -> Path:
     return found[full]
 
 
-def _open_run(run: Path, checkpoint: str | None, text: str | None, length: int | None) -> Source:
+def _open_run(
+    run: Path, checkpoint: str | None, text: str | None, length: int | None, windows: int
+) -> Source:
     recipe = read_run(run)
     folder = checkpoint_of(run, checkpoint)
     model = load_model(folder).float().eval()
@@ -128,14 +130,15 @@ def _open_run(run: Path, checkpoint: str | None, text: str | None, length: int |
         what = f"validation slice of {data}"
         n_scored = recipe.data.val_tokens // seq_len if text is None else None
     else:
-        tokens = _documents(str(text), lambda each: words.encode_batch([each])[0].tolist())
-        rows, what = TokenRows(_joined(tokens, words.end_of_text), seq_len), str(text)
+        encode = lambda each: words.encode_batch([each])[0].tolist()  # noqa: E731
+        tokens = _tokens(str(text), encode, words.end_of_text, windows * seq_len + 1)
+        rows, what = TokenRows(tokens, seq_len), f"corpus {text}"
     home = run / "analysis" / folder.name
     name = f"{run}, {folder.name}"
     return Source(name, model, home, rows, what, seq_len, _piece_bytes(words), n_scored)
 
 
-def _open_hf(name: str, text: str | None, length: int | None) -> Source:
+def _open_hf(name: str, text: str | None, length: int | None, windows: int) -> Source:
     from transformers import AutoModelForCausalLM
 
     import prism_transformer.hf  # noqa: F401  registers the architecture
@@ -156,9 +159,10 @@ def _open_hf(name: str, text: str | None, length: int | None) -> Source:
         what = f"validation slice of {text}"
     else:
         corpus = text or EMBEDDED
-        tokens = _documents(corpus, lambda each: words.encode(each, add_special_tokens=False))
+        encode = lambda each: words.encode(each, add_special_tokens=False)  # noqa: E731
         end = words.eos_token_id if words.eos_token_id is not None else words.bos_token_id
-        rows, what = TokenRows(_joined(tokens, end), seq_len), f"corpus {corpus}"
+        tokens = _tokens(corpus, encode, end, windows * seq_len + 1)
+        rows, what = TokenRows(tokens, seq_len), f"corpus {corpus}"
 
     def n_bytes(each: NDArray[np.int64]) -> int:
         return len(words.decode(each, skip_special_tokens=True).encode())
@@ -167,21 +171,21 @@ def _open_hf(name: str, text: str | None, length: int | None) -> Source:
     return Source(name, model, home, rows, what, seq_len, n_bytes)
 
 
-def _documents(corpus: str, encode: Callable[[str], list[int]]) -> Iterator[list[int]]:
-    """The first documents of a corpus, as tokens: `prism prepare` holds these out as well."""
-    n_bytes = 0
+def _tokens(
+    corpus: str, encode: Callable[[str], list[int]], end: int | None, enough: int
+) -> NDArray[np.int64]:
+    """The first documents of a corpus, which `prism prepare` holds out as well.
+
+    Each stands behind an end-of-text token, if there is one.
+    """
+    found: list[int] = []
     with closing(open_corpus(corpus).documents()) as documents:
         for document in documents:
-            yield encode(document.text)
-            n_bytes += len(document.text.encode())
-            if n_bytes > TEXT_BYTES:
+            found += [] if end is None else [end]
+            found += encode(document.text)
+            if len(found) >= enough:
                 break
-
-
-def _joined(documents: Iterable[list[int]], end: int | None) -> NDArray[np.int64]:
-    """One document after the other, each behind an end-of-text token if there is one."""
-    mark = [] if end is None else [end]
-    return np.array([token for each in documents for token in (*mark, *each)], np.int64)
+    return np.array(found, np.int64)
 
 
 def _piece_bytes(words: Tokenizer) -> Callable[[NDArray[np.int64]], int]:
