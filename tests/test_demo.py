@@ -11,6 +11,7 @@ from prism_transformer.neutrality import Measurement
 from tests.conftest import Prism
 
 
+@pytest.mark.slow
 def test_demo_draws_builds_and_proves(prism: Prism, tmp_path: Path) -> None:
     result = prism("demo")
     assert result.returncode == 0, result.stderr

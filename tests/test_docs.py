@@ -83,7 +83,13 @@ def test_make_targets_exist(line: str) -> None:
     assert (f"--index-url {index}" in torch_line) == (index is not None)
 
 
-@pytest.mark.parametrize(("name", "body"), blocks("python"), ids=lambda value: value[:20])
+PYTHON_BLOCKS = [
+    pytest.param(name, body, id=name, marks=[] if name == "README.md" else [pytest.mark.slow])
+    for name, body in blocks("python")
+]
+
+
+@pytest.mark.parametrize(("name", "body"), PYTHON_BLOCKS)
 def test_python_examples_run(name: str, body: str, tmp_path: Path) -> None:
     result = subprocess.run(
         [sys.executable, "-c", body], cwd=tmp_path, capture_output=True, text=True, check=False

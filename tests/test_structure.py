@@ -119,10 +119,12 @@ def test_what_must_start_fast_does_not_import_torch(module: str) -> None:
 def test_public_names_resolve() -> None:
     import prism_transformer
 
-    for name in prism_transformer.__all__:
-        code = f"from prism_transformer import {name}; print(callable({name}))"
-        fresh = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-        assert fresh.stdout == "True\n", name
+    names = prism_transformer.__all__
+    code = "\n".join(
+        f"from prism_transformer import {name}; print(callable({name}))" for name in names
+    )
+    fresh = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True)
+    assert fresh.stdout == "True\n" * len(names), fresh.stderr
     with pytest.raises(AttributeError):
         prism_transformer.nothing_of_ours  # noqa: B018
 

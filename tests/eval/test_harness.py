@@ -11,16 +11,24 @@ from typing import Any
 import lm_eval
 import pyarrow.parquet as pq
 import pytest
+import torch
 
+from prism_transformer.data.tokenizer import open_tokenizer
 from prism_transformer.errors import InputError
 from prism_transformer.eval import harness
+from prism_transformer.eval.diagnostic import minimal_pairs
 from prism_transformer.eval.harness import Options, Outcome, evaluate
 from prism_transformer.eval.overlay import blimp_subtasks
 from prism_transformer.eval.subjects import find_subjects
+from prism_transformer.hf.export import export_model
+from prism_transformer.hf.tokenizer import to_hf_tokenizer
+from prism_transformer.model import IGNORED, PrismLM
 from prism_transformer.terminal import make_console
+from tests.conftest import small_config
 from tests.eval.files import (
     PLACES,
     REAL_DATA,
+    SEQ_LEN,
     WORDS,
     by_hand,
     rows_of,
@@ -242,3 +250,23 @@ def test_lm_eval_is_left_as_it_was(small_model: Path, small_data: Path, tmp_path
     before = lm_eval.evaluator.add_env_info, lm_eval.api.task.tqdm
     score(small_model, tmp_path, "piqa", data=small_data, limit=1)
     assert (lm_eval.evaluator.add_env_info, lm_eval.api.task.tqdm) == before
+
+
+@pytest.mark.slow
+def test_a_model_trained_on_good_sentences_prefers_them(tmp_path: Path) -> None:
+    phenomenon = "reflexive_gender"
+    good = [pair[0] for pair in minimal_pairs()[phenomenon]]
+    words = open_tokenizer("bytes", tmp_path)
+    model = PrismLM(small_config("2x2 12x2", vocab_size=257, seq_len=SEQ_LEN))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    rows = [[words.end_of_text, *each.tolist()] for each in words.encode_batch(good)]
+    longest = max(len(row) for row in rows)
+    batch = torch.tensor([row + [IGNORED] * (longest - len(row)) for row in rows])
+    for _ in range(150):
+        model(batch[:, :-1].clamp(min=0), batch[:, 1:]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    export_model(model, tmp_path / "hf", to_hf_tokenizer(words, SEQ_LEN))
+    outcome = score(tmp_path / "hf", tmp_path / "out", "diagnostic")
+    metrics = outcome.results["diagnostic"]["metrics"]
+    assert metrics[f"diagnostic_{phenomenon}"]["acc"] >= 0.9

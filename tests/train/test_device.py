@@ -49,6 +49,7 @@ def test_a_long_run_compiles_where_a_compiler_works(monkeypatch: pytest.MonkeyPa
         settle(load_recipe("prism-nano", "train.compile=on"), "cpu")
 
 
+@pytest.mark.slow
 def test_without_a_compiler_it_is_said(tmp_path: Path) -> None:
     # In a process of its own: torch reads CXX once and remembers it.
     code = (

@@ -35,7 +35,12 @@ def launch(folder: Path, data: Path, *arguments: str, n: int = 2) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("way", ["ddp", "fully_shard"])
+EACH_WAY = pytest.mark.parametrize(
+    "way", ["ddp", pytest.param("fully_shard", marks=pytest.mark.slow)]
+)
+
+
+@EACH_WAY
 def test_two_processes_see_the_same_data_and_get_the_same_loss(
     tmp_path: Path, data: Path, way: str
 ) -> None:
@@ -94,7 +99,7 @@ def test_in_float32_only_rounding_differs(tmp_path: Path, data: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["ddp", "fully_shard"])
+@EACH_WAY
 def test_a_killed_worker_ends_the_job_and_the_next_one_goes_on_exactly(
     tmp_path: Path, data: Path, way: str
 ) -> None:
