@@ -19,12 +19,13 @@ from time import perf_counter
 
 DIRECTLY = """
 import json, sys
-import lm_eval, prism_transformer.hf
+import lm_eval, prism_transformer.hf, torch
 from lm_eval.tasks import TaskManager
 folder, yaml, tasks, limit, batch = sys.argv[1:]
 found = lm_eval.simple_evaluate(
     model="hf", model_args={"pretrained": folder, "dtype": "float32"}, tasks=tasks.split(","),
     batch_size=int(batch), limit=int(limit) or None,
+    device="cuda" if torch.cuda.is_available() else "cpu",
     task_manager=TaskManager(include_defaults=False, include_path=yaml),
 )
 print(json.dumps({name: values.get("acc,none") for name, values in found["results"].items()}))
