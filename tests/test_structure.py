@@ -123,7 +123,7 @@ def test_public_names_resolve() -> None:
     code = "\n".join(
         f"from prism_transformer import {name}; print(callable({name}))" for name in names
     )
-    fresh = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True)
+    fresh = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert fresh.stdout == "True\n" * len(names), fresh.stderr
     with pytest.raises(AttributeError):
         prism_transformer.nothing_of_ours  # noqa: B018
