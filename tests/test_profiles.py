@@ -29,7 +29,7 @@ def test_bands_phase_and_sign_change_are_drawn() -> None:
     band = right.collections[0].get_paths()[0].vertices
     spread = np.hypot(2**0.5, 2**0.5)  # s.d. of (4, 6) and of (1, 3), propagated
     assert band[:, 1].max() == pytest.approx(3 + spread)
-    assert any("sign changes at 1.2" in text.get_text() for text in right.texts)
+    assert [text.get_text() for text in right.get_legend().get_texts()] == ["sign changes at 1.2"]
     shaded = [patch.get_extents() for patch in left.patches]
     assert len(shaded) == 1
     assert "2 and 2 seeds" in left.get_title()

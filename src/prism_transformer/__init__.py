@@ -8,6 +8,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from prism_transformer.analysis.profile import attention_profile as attention_profile
     from prism_transformer.errors import InputError as InputError
     from prism_transformer.model import PrismLM as PrismLM
     from prism_transformer.recipe import ModelConfig as ModelConfig
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 __version__ = version("prism-transformer")
 
 _HOME = {
+    "attention_profile": "analysis.profile",
     "HeadSchedule": "schedule",
     "InputError": "errors",
     "ModelConfig": "recipe",
@@ -25,7 +27,15 @@ _HOME = {
     "generate": "sampling",
     "load_recipe": "recipe_file",
 }
-__all__ = ["HeadSchedule", "InputError", "ModelConfig", "PrismLM", "generate", "load_recipe"]
+__all__ = [
+    "HeadSchedule",
+    "InputError",
+    "ModelConfig",
+    "PrismLM",
+    "attention_profile",
+    "generate",
+    "load_recipe",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from prism_transformer.analysis.observe import STATISTICS, observe
 from prism_transformer.errors import InputError
 from prism_transformer.model import PrismLM, causal_attention
-from prism_transformer.report.profiles import plot_profile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,6 +88,8 @@ class Profile:
 
     def plot(self, statistic: str = "distance") -> Figure:
         """Each head as a dot, each layer's mean as a line."""
+        from prism_transformer.report.profiles import plot_profile
+
         heads = [layer[statistic].heads for layer in self.layers]
         return plot_profile(heads, self.means(statistic), statistic, self.seq_len)
 

@@ -71,12 +71,13 @@ def compare_profiles(
         right.fill_between(layers, gap - spread, gap + spread, color="#333333", alpha=0.2, lw=0)
         right.set_title(f"{names[1]} less {names[0]}", fontsize=9)
         right.set_ylabel("difference")
-        for change in sign_changes(gap):
+        changes = sign_changes(gap)
+        for change in changes:
             right.axvline(change, color="#228833", linestyle="--", linewidth=1)
-            right.annotate(
-                f" sign changes at {change:.1f}", (change, right.get_ylim()[1]), va="top",
-                fontsize=7, color="#228833",
-            )  # fmt: skip
+        if changes:
+            places = ", ".join(f"{change:.1f}" for change in changes)
+            right.lines[-1].set_label(f"sign changes at {places}")
+            right.legend(facecolor="white", edgecolor="none", framealpha=0.9, fontsize=8)
         for ax in (left, right):
             if n_progressive:
                 ax.axvspan(-0.5, n_progressive - 0.5, color=SHADE, zorder=0)
