@@ -232,3 +232,16 @@ def test_recipes_are_listed_and_copied(prism: Prism, tmp_path: Path) -> None:
     again = prism("recipes", "prism-medium")
     assert again.returncode == 2
     assert "exists already" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("package", "command", "extra"), [("lm_eval", "eval", "eval"), ("orjson", "analyze", "data")]
+)
+def test_a_missing_extra_is_named(package: str, command: str, extra: str) -> None:
+    code = (
+        f"import sys; sys.modules[{package!r}] = None; sys.argv = ['prism', {command!r}, 'none']\n"
+        "from prism_transformer.cli import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"this needs {package}: pip install 'prism-transformer[{extra}]'" in done.stderr

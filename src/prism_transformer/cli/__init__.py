@@ -71,6 +71,17 @@ def demo(*, out: Path = Path("prism-demo")) -> int:
     return 0 if run_demo(make_console(), out) else 1
 
 
+# Which extra of ours brings a package that a command may not find.
+EXTRAS = {
+    "datasets": "data",
+    "orjson": "data",
+    "pyarrow": "data",
+    "tiktoken": "data",
+    "tokenizers": "data",
+    "lm_eval": "eval",
+}
+
+
 def main() -> NoReturn:
     """Run the command; what the user can fix is printed plainly and exits with 2."""
     try:
@@ -79,6 +90,15 @@ def main() -> NoReturn:
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         code = error.exit_code
+    except ModuleNotFoundError as error:
+        if error.name not in EXTRAS:
+            raise
+        extra = EXTRAS[error.name]
+        print(
+            f"error: this needs {error.name}: pip install 'prism-transformer[{extra}]'",
+            file=sys.stderr,
+        )
+        code = 2
     except BrokenPipeError:  # `prism ... | head`: the reader has seen enough, as for any program
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 128 + 13  # SIGPIPE

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from prism_transformer.cli.output import Device, Json, Whole, print_json
-from prism_transformer.errors import InputError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -64,15 +63,10 @@ def evaluate(
     """
     from prism_transformer.eval.tasks import choose_tasks
 
-    chosen = choose_tasks(tasks)
-    try:
-        from prism_transformer.eval.harness import Options
-        from prism_transformer.eval.harness import evaluate as run
-        from prism_transformer.eval.subjects import find_subjects
-    except ModuleNotFoundError as error:
-        raise InputError(
-            f"evaluation needs {error.name}: pip install 'prism-transformer[eval]'"
-        ) from None
+    chosen = choose_tasks(tasks)  # before what takes seconds to import
+    from prism_transformer.eval.harness import Options
+    from prism_transformer.eval.harness import evaluate as run
+    from prism_transformer.eval.subjects import find_subjects
     from prism_transformer.terminal import make_console
 
     console = make_console(stderr=as_json)
