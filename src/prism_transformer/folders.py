@@ -58,11 +58,11 @@ def _sync(path: Path) -> None:
         os.close(number)
 
 
-def write_whole(file: Path, text: str) -> None:
-    """Write a file so that whoever reads it finds all of the old text or all of the new."""
+def write_whole(file: Path, content: str | bytes) -> None:
+    """Write a file so that whoever reads it finds all of the old content or all of the new."""
     partial = file.with_name(f".{file.name}.partial")
-    with partial.open("w", encoding="utf-8") as stream:
-        stream.write(text)
+    with partial.open("wb") as stream:
+        stream.write(content.encode() if isinstance(content, str) else content)
         stream.flush()
         os.fsync(stream.fileno())
     partial.replace(file)

@@ -7,17 +7,16 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from prism_transformer.errors import InputError
 from prism_transformer.eval.tasks import shown_metrics
+from prism_transformer.folders import write_whole
 
 Facts = dict[str, Any]
 
@@ -39,12 +38,12 @@ def write_result(folder: Path, task: str, result: Facts, items: pa.Table) -> Fac
     The result comes back as it will be read.
     """
     text = json.dumps(result, indent=1, default=_name) + "\n"
+    table = pa.BufferOutputStream()
+    pq.write_table(items, table, compression="zstd")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _write_whole(
-            folder / f"{task}.parquet", lambda path: pq.write_table(items, path, compression="zstd")
-        )
-        _write_whole(folder / f"{task}.json", lambda path: path.write_text(text, "utf-8"))
+        write_whole(folder / f"{task}.parquet", table.getvalue().to_pybytes())
+        write_whole(folder / f"{task}.json", text)
     except OSError as error:
         raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from None
     return json.loads(text)
@@ -53,17 +52,6 @@ def write_result(folder: Path, task: str, result: Facts, items: pa.Table) -> Fac
 def _name(value: object) -> str:
     """A function of a task by its name, which does not change from run to run."""
     return str(getattr(value, "__name__", value))
-
-
-def _write_whole(file: Path, write: Callable[[Path], object]) -> None:
-    partial = file.with_name(f".{file.name}.partial-{uuid4().hex[:8]}")
-    try:
-        write(partial)
-        with partial.open("rb") as stream:
-            os.fsync(stream.fileno())
-        partial.replace(file)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def metrics(raw: Mapping[str, Any]) -> Facts:
