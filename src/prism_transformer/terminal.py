@@ -310,18 +310,11 @@ class _Rate(ProgressColumn):
 
 
 def count_up(console: Console, what: str, items: Iterable[T], total: int) -> Iterator[T]:
-    """Pass items on under a bar with rate and time left; silent where there is no terminal."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        _Rate(),
-        TimeRemainingColumn(),
-    )
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
-        yield from bar.track(items, total=total, description=what)
+    """Pass items on while telling how many of them are done."""
+    with work_progress(console, what) as report:
+        for done, item in enumerate(items, start=1):
+            yield item
+            report(done, total)
 
 
 def row_table(rows: Sequence[Facts]) -> Table:

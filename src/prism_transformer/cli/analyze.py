@@ -98,7 +98,7 @@ def _measure(source: Source, sequences: int, batch: int, effective_rank: bool) -
 
     total = -(-sequences // batch)
     batches = (rows[:, :-1] for rows in source.batches(sequences, batch))
-    watched = count_up(make_console(), f"measuring {source.name}", batches, total)
+    watched = count_up(make_console(stderr=True), f"measuring {source.name}", batches, total)
     return attention_profile(source.model, watched, effective_rank=effective_rank)
 
 
@@ -221,7 +221,8 @@ def loss(
         model = with_rope_scaling(model, rope_scaling)
     count = sequences or opened.n_scored or min(64, len(opened.rows))
     check_context(model, opened.seq_len, extrapolate)
-    batches = count_up(make_console(), "scoring", opened.batches(count, batch), -(-count // batch))
+    windows = opened.batches(count, batch)
+    batches = count_up(make_console(stderr=True), "scoring", windows, -(-count // batch))
     found = measure_loss(model, batches)
     n_bytes = sum(opened.n_bytes(rows[:, 1:].numpy()) for rows in opened.batches(count, batch))
     facts = {

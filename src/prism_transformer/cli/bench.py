@@ -199,7 +199,7 @@ def _open(recipe: str, overrides: tuple[str, ...], device: str) -> tuple[Recipe,
 def _watch(runs: Iterator[tuple[str, float]], total: int) -> Iterator[tuple[str, float]]:
     from prism_transformer.terminal import count_up, make_console
 
-    return count_up(make_console(), "measuring", runs, total)
+    return count_up(make_console(stderr=True), "measuring", runs, total)
 
 
 def _report(
