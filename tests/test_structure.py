@@ -39,9 +39,11 @@ LADDER = [
     "terminal",
     "watch",
     "hf",
-    "report",
+    "plots",
     "eval",
     "analysis",
+    "study",
+    "report",
     "demo",
     "cli",
 ]
@@ -107,7 +109,7 @@ def test_every_module_says_what_it_is_for(file: Path) -> None:
     assert ast.get_docstring(ast.parse(file.read_text("utf-8")))
 
 
-@pytest.mark.parametrize("module", ["prism_transformer", "prism_transformer.report.figures"])
+@pytest.mark.parametrize("module", ["prism_transformer", "prism_transformer.plots.figures"])
 def test_what_must_start_fast_does_not_import_torch(module: str) -> None:
     code = f"import {module}, sys; print('torch' in sys.modules)"
     result = subprocess.run(
@@ -132,7 +134,6 @@ def test_public_names_resolve() -> None:
 def test_tests_mirror_the_modules() -> None:
     """Each module has a test file, or is named by one that runs it whole."""
     named = {"errors", "describe"}  # test_cli and test_terminal run these
-    # tests of the same name, and test_figures
-    folders = {"data", "hf", "report", "train", "bench", "eval", "analysis"}
+    folders = {"data", "hf", "plots", "study", "report", "train", "bench", "eval", "analysis"}
     tests = {file.stem.removeprefix("test_") for file in (ROOT / "tests").glob("test_*.py")}
     assert set(LADDER) <= tests | named | folders

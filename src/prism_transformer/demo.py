@@ -45,7 +45,7 @@ def _draw(console: Console, preset: Preset) -> None:
 
 def _save_figures(console: Console, out: Path) -> None:
     try:
-        from prism_transformer.report.figures import head_schedules, save
+        from prism_transformer.plots.figures import head_schedules, save
     except InputError as missing:  # the rest of the demo does not need it
         say(console, f"\nno figures: {missing}")
         return

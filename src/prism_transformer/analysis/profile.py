@@ -88,7 +88,7 @@ class Profile:
 
     def plot(self, statistic: str = "distance") -> Figure:
         """Each head as a dot, each layer's mean as a line."""
-        from prism_transformer.report.profiles import plot_profile
+        from prism_transformer.plots.profiles import plot_profile
 
         heads = [layer[statistic].heads for layer in self.layers]
         return plot_profile(heads, self.means(statistic), statistic, self.seq_len)

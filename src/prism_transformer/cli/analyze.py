@@ -115,8 +115,8 @@ def _show(
     arms: list[list[tuple[Source, Profile]]], statistic: str, figure: Path | None, as_json: bool
 ) -> None:
     from prism_transformer.analysis.chart import profile_rows
-    from prism_transformer.report.figures import save
-    from prism_transformer.report.profiles import compare_profiles
+    from prism_transformer.plots.figures import save
+    from prism_transformer.plots.profiles import compare_profiles
 
     first, second = ([profile for _, profile in arm] for arm in arms)
     rows = profile_rows(first, second, statistic)

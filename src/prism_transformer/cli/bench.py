@@ -216,7 +216,7 @@ def _report(
 
     facts = machine(settings)
     if out is not None:
-        from prism_transformer.report.figures import save, speeds
+        from prism_transformer.plots.figures import save, speeds
 
         save(speeds(rows, label, what), out)
     if as_json:

@@ -232,7 +232,7 @@ def _draw_figure(
     file: Path, schedule: HeadSchedule, against: str | None, d_model: int, h_base: int
 ) -> None:
     from prism_transformer.design import presets, resolve
-    from prism_transformer.report.figures import check_format, head_schedules, save
+    from prism_transformer.plots.figures import check_format, head_schedules, save
     from prism_transformer.schedule import HeadSchedule
 
     check_format(file)

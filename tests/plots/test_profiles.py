@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from prism_transformer.report.profiles import compare_profiles, sign_changes
+from prism_transformer.plots.profiles import compare_profiles, sign_changes
 
 
 def test_signs_change_between_layers() -> None:

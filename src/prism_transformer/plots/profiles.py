@@ -9,7 +9,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
-from prism_transformer.report.figures import STYLE
+from prism_transformer.plots.figures import STYLE
 
 Array = np.ndarray
 

@@ -7,7 +7,7 @@ import pytest
 
 from prism_transformer.design import presets
 from prism_transformer.errors import InputError
-from prism_transformer.report.figures import head_schedules, save
+from prism_transformer.plots.figures import head_schedules, save
 from prism_transformer.schedule import HeadSchedule
 
 UNIFORM = HeadSchedule.uniform(12, 12)

@@ -1,0 +1,1 @@
+"""Figures from plain numbers. Nothing here imports torch."""

@@ -1,0 +1,1 @@
+"""Studies: many runs, one question. What only reads collected tables imports no torch."""
