@@ -6,13 +6,19 @@ import fcntl
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from time import sleep
 from uuid import uuid4
 
 from prism_transformer.errors import InputError
 
 LOCK_FILE = ".lock"
+WAIT_SECONDS = 0.2
+
+
+class FolderBusy(InputError):
+    """Another process is writing to a folder."""
 
 
 def check_new(target: Path) -> None:
@@ -69,11 +75,26 @@ def write_whole(file: Path, content: str | bytes) -> None:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
     """Keep other processes from writing to a folder, which is made if it is not there.
 
-    The system lets go of the lock when this process ends, however it ends.
+    The system lets go of the lock when this process ends, however it ends. Where somebody has it
+    already, that is an error, or a reason to ``wait``.
     """
+    with ExitStack() as held:
+        while True:
+            try:
+                held.enter_context(_locked(folder))
+                break
+            except FolderBusy:
+                if not wait:
+                    raise
+                sleep(WAIT_SECONDS)
+        yield
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
     file = folder / LOCK_FILE
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -88,7 +109,7 @@ def locked(folder: Path) -> Iterator[None]:
         except (BlockingIOError, FileNotFoundError):
             mine = False
         if not mine:
-            raise InputError(f"{folder}: another process is writing there; let it finish first")
+            raise FolderBusy(f"{folder}: another process is writing there; let it finish first")
         try:
             yield
         finally:

@@ -6,7 +6,7 @@ Later wins: the base file, the recipe, the overrides of the command line.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from prism_transformer.errors import InputError
 from prism_transformer.recipe import Recipe
 
 PACKAGED = Path(__file__).parent / "recipes"
+STUDIES = "studies"  # its folder of study files, which are no recipes
 
 REMEDIES = {
     "int_type": "; write digits only, as in 1_000_000",
@@ -35,8 +36,8 @@ class RecipeError(InputError):
 
 def packaged_recipes() -> dict[str, Path]:
     """The recipes that ship with the package, by name."""
-    found = sorted(PACKAGED.rglob("*.toml"))
-    return {path.relative_to(PACKAGED).with_suffix("").as_posix(): path for path in found}
+    found = {path for path in PACKAGED.rglob("*.toml") if path.parent.name != STUDIES}
+    return {path.relative_to(PACKAGED).with_suffix("").as_posix(): path for path in sorted(found)}
 
 
 def find_recipe(source: str | Path, beside: Path | None = None) -> Path:
@@ -72,6 +73,20 @@ def load_recipe(source: str | Path, overrides: str | Sequence[str] = ()) -> Reci
         _merge(values, origins, table, str(path))
     for text in [overrides] if isinstance(overrides, str) else overrides:
         _merge(values, origins, _read_override(text), f"override {text!r}")
+    return _validated(values, origins, file)
+
+
+def changed(recipe: Recipe, changes: Mapping[str, Any], origin: str) -> Recipe:
+    """A recipe with other values, by their keys as in ``optim.lr``; errors name the origin."""
+    values: Values = recipe.model_dump()
+    origins: Origins = {}
+    for key, value in changes.items():
+        section, _, name = key.partition(".")
+        _merge(values, origins, {section: {name: value}}, origin)
+    return _validated(values, origins, Path(origin))
+
+
+def _validated(values: Values, origins: Origins, file: Path) -> Recipe:
     try:
         return Recipe.model_validate(values)
     except ValidationError as error:
@@ -111,7 +126,7 @@ def _chain(file: Path) -> list[tuple[Path, Values]]:
         if path.resolve() in seen:
             raise RecipeError(f"{path}: is its own base, through {len(seen)} files; break the loop")
         seen.add(path.resolve())
-        table = _read_toml(path)
+        table = read_toml(path)
         base = table.pop("base", None)
         if base is not None and not isinstance(base, str):
             raise RecipeError(f"{path}: base = {base!r} is not the path or name of a recipe")
@@ -127,7 +142,8 @@ def _find_base(base: str, file: Path) -> Path:
         raise RecipeError(f"{file}: base: {error}") from None
 
 
-def _read_toml(path: Path) -> Values:
+def read_toml(path: Path) -> Values:
+    """A file's tables."""
     try:
         return tomllib.loads(path.read_text("utf-8-sig"))
     except UnicodeDecodeError as error:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from prism_transformer.analysis.observe import STATISTICS, observe
 from prism_transformer.errors import InputError
+from prism_transformer.folders import write_whole
 from prism_transformer.model import PrismLM, causal_attention
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 Array = np.ndarray
 
 EFFECTIVE_RANK = "effective_rank"
+PROFILE_FILE = "attention.json"
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,12 @@ class Profile:
             )
         widths = tuple(layer["width"] for layer in facts["layers"])
         return cls(facts["seq_len"], facts["n_sequences"], widths, tuple(layers))
+
+    def write(self, folder: Path, facts: dict[str, str]) -> None:
+        """Keep it in a folder, with what it was measured on."""
+        folder.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({**facts, "profile": self.to_json()}, indent=1) + "\n"
+        write_whole(folder / PROFILE_FILE, text)
 
     @classmethod
     def read(cls, file: Path) -> Profile:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -86,7 +85,7 @@ def analyze(
                 name, checkpoint=checkpoint, text=text, length=length, windows=sequences
             )
             profile = _measure(source, sequences, batch, effective_rank)
-            _keep(source, profile)
+            profile.write(source.home, {"source": source.name, "text": source.text})
             arms[-1].append((source, profile))
     check_comparable([profile for arm in arms for _, profile in arm])
     _show(arms, statistic, figure, as_json)
@@ -100,15 +99,6 @@ def _measure(source: Source, sequences: int, batch: int, effective_rank: bool) -
     batches = (rows[:, :-1] for rows in source.batches(sequences, batch))
     watched = count_up(make_console(stderr=True), f"measuring {source.name}", batches, total)
     return attention_profile(source.model, watched, effective_rank=effective_rank)
-
-
-def _keep(source: Source, profile: Profile) -> None:
-    """Write a profile beside its run, or below ./analysis for other models."""
-    from prism_transformer.folders import write_whole
-
-    facts = {"source": source.name, "text": source.text, "profile": profile.to_json()}
-    source.home.mkdir(parents=True, exist_ok=True)
-    write_whole(source.home / "attention.json", json.dumps(facts, indent=1) + "\n")
 
 
 def _show(
@@ -159,6 +149,7 @@ def _names(arms: list[list[tuple[Source, Profile]]]) -> tuple[str, str]:
 def _print(
     arms: list[list[tuple[Source, Profile]]], rows: list[dict[str, Any]], figure: Path | None
 ) -> None:
+    from prism_transformer.analysis.profile import PROFILE_FILE
     from prism_transformer.terminal import make_console, row_table, say
 
     console = make_console()
@@ -171,7 +162,7 @@ def _print(
     )
     for arm in arms:
         for source, _ in arm:
-            say(console, f"wrote {source.home / 'attention.json'}")
+            say(console, f"wrote {source.home / PROFILE_FILE}")
     if figure is not None:
         say(console, f"wrote {figure}")
 

@@ -15,12 +15,12 @@ Json = Annotated[
 ]
 
 
-def _whole(_type: type, tokens: Sequence[Token]) -> int:
+def whole(_type: type, tokens: Sequence[Token]) -> int:
     """Read a whole number as written; cyclopts' own reader would round 768.7."""
     return int(tokens[0].value)
 
 
-Whole = Annotated[int, Parameter(converter=_whole)]
+Whole = Annotated[int, Parameter(converter=whole)]
 
 
 Device = Annotated[
@@ -28,7 +28,7 @@ Device = Annotated[
 ]
 Rounds = Annotated[
     int,
-    Parameter(converter=_whole, help="How often each way is measured, in turn with the others."),
+    Parameter(converter=whole, help="How often each way is measured, in turn with the others."),
 ]
 Figure = Annotated[Path | None, Parameter(help="Also write the figure here: .svg, .png or .pdf.")]
 

@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from prism_transformer.cli.output import Device, Whole
+from cyclopts import Parameter
+
+from prism_transformer.cli.output import Device, Whole, whole
 from prism_transformer.errors import InputError, RunError
+
+Until = Annotated[
+    int | None,
+    Parameter(
+        converter=whole, help="Stop after this step, saved; `prism resume` goes on from there."
+    ),
+]
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,7 +27,12 @@ if TYPE_CHECKING:
 
 
 def train(
-    recipe: str = "prism-nano", /, *overrides: str, out: Path | None = None, device: Device = "auto"
+    recipe: str = "prism-nano",
+    /,
+    *overrides: str,
+    out: Path | None = None,
+    until: Until = None,
+    device: Device = "auto",
 ) -> int:
     """Train a model; killed at any moment, `prism resume` goes on as if nothing had happened.
 
@@ -41,10 +55,10 @@ def train(
     if (folder / "recipe.toml").exists():
         raise InputError(f"{folder}: is a run already; `prism resume {folder}`, or another --out")
     check_new(folder)
-    return _train(folder, resolved, device, new=True)
+    return _train(folder, resolved, until, device, new=True)
 
 
-def resume(run: Path, /, *overrides: str, device: Device = "auto") -> int:
+def resume(run: Path, /, *overrides: str, until: Until = None, device: Device = "auto") -> int:
     """Go on with a run from its newest sound checkpoint.
 
     Parameters
@@ -62,16 +76,18 @@ def resume(run: Path, /, *overrides: str, device: Device = "auto") -> int:
     changed = differences(recipe, load_recipe(run / RECIPE_FILE, overrides))
     if changed:
         raise InputError(f"{run}: a run keeps its recipe; this would change " + "; ".join(changed))
-    return _train(run, recipe, device, new=False)
+    return _train(run, recipe, until, device, new=False)
 
 
-def _train(folder: Path, recipe: Recipe, device: str, *, new: bool) -> int:
+def _train(folder: Path, recipe: Recipe, until: int | None, device: str, *, new: bool) -> int:
     from prism_transformer.cli.prepare import prepare_embedded
     from prism_transformer.terminal import make_console
     from prism_transformer.train.device import settle
     from prism_transformer.train.distributed import join_world
     from prism_transformer.train.job import new_job, resumed_job
 
+    if until is not None and not 1 <= until <= recipe.n_steps:
+        raise InputError(f"--until {until}: the run has {recipe.n_steps} steps")
     settings = settle(recipe, device)
     console = make_console()
     notes: list[str] = []
@@ -86,24 +102,27 @@ def _train(folder: Path, recipe: Recipe, device: str, *, new: bool) -> int:
             else resumed_job(folder, recipe, settings, world, notes)
         )
         with opened as job:
-            return _run(console, job, notes)
+            return _run(console, job, until, notes)
 
 
-def _run(console: Console, job: Job, notes: list[str]) -> int:
+def _run(console: Console, job: Job, until: int | None, notes: list[str]) -> int:
     from prism_transformer.train.loop import train as rows
     from prism_transformer.watch import tell, watch
 
     for line in [*_introduction(job), *notes]:
         tell(console, line)
     loss = None
-    for row in watch(console, rows(job), job.step, job.recipe.n_steps):
+    if until is not None and job.step >= until:
+        tell(console, f"{job.folder} is at step {job.step} already")
+        return 0
+    for row in watch(console, rows(job, until), job.step, until or job.recipe.n_steps):
         if row["kind"] == "val":
             loss = row["loss"]
         while job.trackers and job.trackers.problems:
             tell(console, job.trackers.problems.pop(0))
-    if job.stopping and job.step < job.recipe.n_steps:
+    if job.step < job.recipe.n_steps:
         tell(console, f"stopped at step {job.step}, saved; {job.how}")
-        return 128 + job.stop.signal
+        return 0 if job.step == until else 128 + job.stop.signal
     if loss is not None:
         tell(console, f"finished: validation loss {loss:.4f} nats after {job.step} steps")
     tell(console, f"{job.folder} is complete; try: prism generate {job.folder}")

@@ -28,8 +28,11 @@ BATCH_FILE = "batch.safetensors"
 Batch = NDArray[np.int64]
 
 
-def train(job: Job) -> Iterator[Row]:
-    """Train to the end of the recipe or until asked to stop, yielding every row of metrics."""
+def train(job: Job, until: int | None = None) -> Iterator[Row]:
+    """Train to the end of the recipe or until asked to stop, yielding every row of metrics.
+
+    ``until`` is a step to stop after, with everything saved for going on later.
+    """
     every = job.recipe.run
     with job.stop:
         if job.step == 0:
@@ -40,9 +43,10 @@ def train(job: Job) -> Iterator[Row]:
                 yield validate(job)
             if due(job, every.attention_every):
                 yield look_at_attention(job)
-            if due(job, every.checkpoint_every) or job.stopping:
+            stop = job.stopping or job.step == until
+            if due(job, every.checkpoint_every) or stop:
                 job.save()
-            if job.stopping:
+            if stop:
                 return
 
 

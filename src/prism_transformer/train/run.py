@@ -66,6 +66,7 @@ def note_session(folder: Path, session: Row) -> None:
 def read_metrics(folder: Path, n_bytes: int | None = None) -> list[Row]:
     """The rows of a run's metrics: all, or those of a checkpoint, which knows their length."""
     content = (folder / METRICS_FILE).read_bytes()[:n_bytes]
+    content = content[: content.rfind(b"\n") + 1]  # the last line may be half written
     return [json.loads(line) for line in content.splitlines()]
 
 

@@ -1,0 +1,82 @@
+"""One cell of a study: what its run folder holds, and what is still to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from prism_transformer.analysis.profile import PROFILE_FILE
+from prism_transformer.recipe import differences
+from prism_transformer.study.file import Study, StudyError
+from prism_transformer.study.plan import Cell
+from prism_transformer.study.queue import CellFailed, Values
+from prism_transformer.train.checkpoint import checkpoint_folder, checkpoints
+from prism_transformer.train.run import is_run, read_metrics, read_run
+
+LOSS_FILE = "loss.json"
+
+
+@dataclass(frozen=True)
+class CellRun:
+    """The run of a cell, which may not have begun."""
+
+    study: Study
+    cell: Cell
+    folder: Path
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is a run."""
+        return is_run(self.folder)
+
+    @property
+    def step(self) -> int:
+        """How far its newest checkpoint is."""
+        steps = (int(each.name.removeprefix("step-")) for each in checkpoints(self.folder))
+        return max(steps, default=0)
+
+    @property
+    def eval_folder(self) -> Path:
+        """Where results of its last checkpoint are."""
+        return self.folder / "eval" / checkpoint_folder(self.folder, self.cell.recipe.n_steps).name
+
+    @property
+    def analysis_folder(self) -> Path:
+        """Where what was measured of its last checkpoint is."""
+        last = checkpoint_folder(self.folder, self.cell.recipe.n_steps).name
+        return self.folder / "analysis" / last
+
+    def check_recipe(self) -> None:
+        """Refuse a run that was made by another recipe than the study's."""
+        changed = differences(read_run(self.folder), self.cell.recipe) if self.begun else []
+        # Shards are told apart by content: another machine may keep them elsewhere.
+        changed = [line for line in changed if not line.startswith("data.folder:")]
+        if changed:
+            raise StudyError(
+                f"{self.folder}: was run with another recipe than the study has now: "
+                f"{'; '.join(changed)}; change the study back, or give it another --out"
+            )
+
+    def to_do(self, until: int) -> list[str]:
+        """The stages that are not done: train, eval, loss, analyze."""
+        stages = [] if self.step >= until else ["train"]
+        if until < self.cell.recipe.n_steps:
+            return stages
+        tasks = self.study.eval.tasks if self.study.eval else []
+        if any(not (self.eval_folder / f"{task}.json").is_file() for task in tasks):
+            stages.append("eval")
+        if self.study.loss and not (self.analysis_folder / LOSS_FILE).is_file():
+            stages.append("loss")
+        if self.study.analyze and not (self.analysis_folder / PROFILE_FILE).is_file():
+            stages.append("analyze")
+        return stages
+
+    def values(self, until: int) -> Values:
+        """Validation loss at a step, and tokens per second up to there."""
+        rows = [row for row in read_metrics(self.folder) if row["step"] <= until]
+        losses = [r["loss"] for r in rows if r["kind"] == "val" and r["step"] == until]
+        rates = [row["tokens_per_second"] for row in rows if row["kind"] == "train"]
+        if not losses or not rates:
+            raise CellFailed(f"{self.folder}: has no validation at step {until}")
+        return losses[-1], median(rates)
