@@ -19,6 +19,7 @@ from prism_transformer.cli.evaluate import evaluate
 from prism_transformer.cli.prepare import prepare
 from prism_transformer.cli.recipe import recipes, show
 from prism_transformer.cli.schedule import app as schedule_app
+from prism_transformer.cli.study import app as study_app
 from prism_transformer.cli.train import generate, resume, train
 from prism_transformer.errors import InputError
 
@@ -31,6 +32,7 @@ app = App(
 )
 app.command(schedule_app)
 app.command(bench_app)
+app.command(study_app)
 app.command(show, help_epilogue="Example:  prism show prism-small optim.lr=3e-4 > mine.toml")
 app.command(recipes, help_epilogue="Example:  prism recipes prism-small --out mine.toml")
 app.command(prepare, help_epilogue="Example:  prism prepare sotu --out data/sotu")
@@ -79,6 +81,10 @@ EXTRAS = {
     "tiktoken": "data",
     "tokenizers": "data",
     "lm_eval": "eval",
+    "optuna": "study",
+    "pandas": "study",
+    "psycopg": "study",
+    "scipy": "study",
 }
 
 

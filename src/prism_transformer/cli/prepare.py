@@ -129,11 +129,21 @@ def _order(recipe: Recipe, out: Path | None = None) -> _Order:
 
 def prepare_embedded(console: Console, recipe: Recipe) -> None:
     """Prepare what a recipe trains on, if that is the embedded corpus and not done yet."""
+    if recipe.data.corpus == EMBEDDED:
+        prepare_recipe(console, recipe)
+
+
+def prepare_recipe(console: Console, recipe: Recipe) -> None:
+    """Prepare what a recipe trains on, if that is not done yet.
+
+    A folder with shards of other software has no manifest, and is complete as it is.
+    """
     from prism_transformer.data.manifest import read_manifest
 
     order = _order(recipe)
     manifest = read_manifest(order.folder) if order.folder.is_dir() else None
-    if order.corpus == EMBEDDED and (manifest is None or not manifest.complete):
+    foreign = manifest is None and any(order.folder.glob("*.bin"))
+    if not foreign and (manifest is None or not manifest.complete):
         _prepare(console, order)
 
 

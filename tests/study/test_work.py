@@ -1,0 +1,181 @@
+"""Doing cells: every stage once, killed or not, alone or together."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from prism_transformer.errors import InputError
+from prism_transformer.study.collect import collect
+from prism_transformer.study.plan import Plan
+from prism_transformer.study.queue import CellFailed, Queue
+from prism_transformer.study.study import Home
+from prism_transformer.study.table import Collected, read_collected
+from prism_transformer.study.work import Worker
+from prism_transformer.train.run import METRICS_FILE, read_metrics
+from tests.study.files import STAGES, STUDY, Deaf, finish_study, tiny_plan
+
+CLOCK = ["tokens_per_second", "seconds", "memory_bytes"]
+
+
+def learnt(found: Collected) -> pd.DataFrame:
+    """What no clock decides."""
+    return found.table[~found.table["metric"].isin(CLOCK)].reset_index(drop=True)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Home:
+    folder = tmp_path_factory.mktemp("study")
+    home = finish_study(tiny_plan(folder, data, STUDY + STAGES), folder / "tiny")
+    home.collect()
+    return home
+
+
+def test_every_stage_of_every_cell_is_done(finished: Home) -> None:
+    for cell in finished.plan.cells:
+        run = finished.run_of(cell)
+        assert run.step == 20
+        assert run.to_do(20) == []
+        assert run.values(20)[0] == read_metrics(run.folder)[-2]["loss"]
+    facts = read_collected(finished.folder / "collected").facts
+    assert facts["complete"]
+    assert facts["scale"] is None
+
+
+def test_the_table_says_what_the_run_folders_say(finished: Home) -> None:
+    found = read_collected(finished.folder / "collected")
+    assert len(pd.read_csv(finished.folder / "collected" / "table.csv")) == len(found.table)
+    for cell in finished.plan.cells:
+        run = finished.run_of(cell)
+        rows = read_metrics(run.folder)
+        mine = found.table[(found.table["arm"] == cell.arm) & (found.table["seed"] == cell.seed)]
+        by = {name: group for name, group in mine.groupby("metric")}
+        losses = {row["step"]: row["loss"] for row in rows if row["kind"] == "val"}
+        assert dict(zip(by["val_loss"]["step"], by["val_loss"]["value"], strict=True)) == losses
+        assert by["final_val_loss"]["value"].item() == losses[20]
+        steps = [row for row in rows if row["kind"] == "train"]
+        assert by["train_loss"]["value"].tolist() == [row["loss"] for row in steps]
+        assert by["seconds"]["value"].item() == sum(row["seconds"] for row in steps)
+        assert by["attention.distance"]["index"].tolist() == [0, 1, 2]
+        assert by["loss_at_position"]["index"].tolist() == [1, 2, 4, 8, 16, 32]
+
+
+def test_a_second_call_trains_nothing(finished: Home) -> None:
+    before = {
+        cell.name: (finished.run_of(cell).folder / METRICS_FILE).stat().st_mtime_ns
+        for cell in finished.plan.cells
+    }
+    finish_study(finished.plan, finished.folder)
+    after = {
+        cell.name: (finished.run_of(cell).folder / METRICS_FILE).stat().st_mtime_ns
+        for cell in finished.plan.cells
+    }
+    assert before == after
+
+
+def test_the_queue_can_be_made_again_from_the_run_folders(finished: Home, tmp_path: Path) -> None:
+    copy = tmp_path / "tiny"
+    shutil.copytree(finished.folder, copy)
+    (copy / "queue.db").unlink()
+    home = Home(finished.plan, copy)
+    queue = Queue(finished.plan, copy)
+    home.begin(queue)
+    queue.work(lambda name, until: pytest.fail(f"{name} again"))
+
+
+def test_a_lost_stage_is_done_again_and_nothing_else(finished: Home, tmp_path: Path) -> None:
+    copy = tmp_path / "tiny"
+    shutil.copytree(finished.folder, copy)
+    (copy / "queue.db").unlink()
+    home = Home(finished.plan, copy)
+    run = home.run_of(finished.plan.cells[1])
+    lost = run.analysis_folder / "attention.json"
+    kept = lost.read_text("utf-8")
+    lost.unlink()
+    assert run.to_do(20) == ["analyze"]
+    done: list[str] = []
+
+    class Listening(Deaf):
+        def stage(self, what: str) -> None:
+            done.append(what)
+
+    queue = Queue(finished.plan, copy)
+    home.begin(queue)
+    queue.work(Worker(finished.plan, copy, Listening(), "cpu").do)
+    assert done == ["analyze"]
+    assert lost.read_text("utf-8") == kept
+
+
+def test_a_damaged_run_is_named_before_anything_runs(finished: Home, tmp_path: Path) -> None:
+    copy = tmp_path / "tiny"
+    shutil.copytree(finished.folder, copy)
+    (copy / "runs" / "prism-seed0" / "environment.json").write_text("{", "utf-8")
+    with pytest.raises(InputError, match="prism-seed0.environment.json"):
+        Home(finished.plan, copy).begin(Queue(finished.plan, copy))
+
+
+def test_training_that_fails_is_a_failed_cell(tmp_path: Path, data: Path) -> None:
+    text = STUDY + 'hot = { schedule = "prism", optim.lr = 1e30 }\n'
+    plan = tiny_plan(tmp_path, data, text)
+    home = finish_study(plan, tmp_path / "tiny")
+    failures = home.failures()
+    assert set(failures) == {"hot-seed0", "hot-seed1"}
+    assert "stopped before the update" in failures["hot-seed0"]
+    states = {run["run"]: run["state"] for run in home.collect().facts["runs"]}
+    assert states["hot-seed0"] == "failed"
+    assert states["prism-seed1"] == "complete"
+
+
+def test_runs_of_several_machines_are_brought_together(finished: Home, tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    for index, cell in enumerate(finished.plan.cells):
+        place = (here, there)[index % 2] / "runs" / cell.name
+        shutil.copytree(finished.run_of(cell).folder, place)
+    together = collect(finished.plan, [here, there], {})
+    alone = read_collected(finished.folder / "collected")
+    assert together.facts["complete"]
+    pd.testing.assert_frame_equal(learnt(together), learnt(alone), check_dtype=False)
+    half = collect(finished.plan, [here], {})
+    assert not half.facts["complete"]
+    assert [run["state"] for run in half.facts["runs"]].count("missing") == 2
+
+
+def test_unequal_starts_are_refused_with_the_difference(finished: Home, tmp_path: Path) -> None:
+    copy = tmp_path / "tiny"
+    shutil.copytree(finished.folder, copy)
+    file = copy / "runs" / "prism-seed1" / "environment.json"
+    text = file.read_text("utf-8")
+    at = text.index('"initial_weights": "') + len('"initial_weights": "')
+    file.write_text(text[:at] + "0123456789ab" + text[at + 12 :], "utf-8")
+    with pytest.raises(InputError, match="initial weights differ: .* and 0123456789ab"):
+        Home(finished.plan, copy).check()
+
+
+def test_a_changed_recipe_is_refused_before_anything_runs(finished: Home, data: Path) -> None:
+    text = STUDY.replace("[arms]", "[recipe]\noptim.lr = 0.004\n[arms]") + STAGES
+    changed = tiny_plan(finished.folder.parent, data, text)
+    with pytest.raises(InputError, match=r"optim.lr: 0.003 -> 0.004"):
+        Home(changed, finished.folder).check()
+
+
+@pytest.mark.slow
+def test_processes_train_a_cell_together(tmp_path: Path, data: Path) -> None:
+    plan: Plan = tiny_plan(tmp_path, data, STUDY.replace("[0, 1]", "[0]\nprocesses = 2"))
+    home = finish_study(plan, tmp_path / "tiny")
+    alone = finish_study(
+        tiny_plan(tmp_path, data, STUDY.replace("[0, 1]", "[0]")), tmp_path / "alone"
+    )
+    for cell in plan.cells:
+        together, single = home.run_of(cell).values(20)[0], alone.run_of(cell).values(20)[0]
+        assert together == pytest.approx(single, abs=1e-4)
+        sessions = home.collect().facts["runs"][0]["sessions"]
+        assert [session["processes"] for session in sessions] == [2]
+
+
+def test_a_worker_with_another_study_file_says_so(finished: Home) -> None:
+    worker = Worker(finished.plan, finished.folder, Deaf(), "cpu")
+    with pytest.raises(CellFailed, match="do all workers have the same"):
+        worker.do("nobody-seed0", 20)
