@@ -14,8 +14,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 import pandas as pd
 
 from prism_transformer.errors import InputError
@@ -32,6 +33,7 @@ COLUMNS = ["arm", "point", "seed", "metric", "step", "index", "value"]
 ITEM_COLUMNS = ["arm", "point", "seed", "task", "item", "metric", "value"]
 
 Facts = dict[str, Any]
+Frame = TypeVar("Frame", pd.DataFrame, pd.Series)
 
 
 @dataclass(frozen=True)
@@ -68,14 +70,23 @@ class Collected:
         rows = self.table
         return rows[(rows["metric"] == name) & (rows["point"] == point)]
 
-    def final_loss(self, point: int = 0) -> pd.DataFrame:
-        """Validation loss at the end of complete runs: a row for each seed, a column for each arm.
+    def by_seed(self, name: str, point: int = 0) -> pd.DataFrame:
+        """A metric that a run has once: a row for each seed, a column for each arm.
 
-        NaN where a run is not complete.
+        NaN where there is no such number.
         """
-        rows = self.metric("final_val_loss", point)
-        wide = rows.pivot(index="seed", columns="arm", values="value")
+        wide = self.metric(name, point).pivot(index="seed", columns="arm", values="value")
         return wide.reindex(index=self.facts["seeds"], columns=self.arms)
+
+    def final_loss(self, point: int = 0) -> pd.DataFrame:
+        """Validation loss at the end of complete runs, as ``by_seed`` gives it."""
+        return self.by_seed("final_val_loss", point)
+
+
+def finite(values: Frame) -> Frame:
+    """The same table or column with NaN for everything that is no finite number."""
+    numbers = values.astype(float)  # an empty one holds objects
+    return numbers.where(np.isfinite(numbers))
 
 
 def write_collected(folder: Path, collected: Collected) -> None:
