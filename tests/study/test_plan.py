@@ -157,7 +157,7 @@ def test_bad_study_files_are_refused_with_the_reason(
     ],
 )
 def test_bad_heads_are_refused_with_the_reason(tmp_path: Path, head: str, reason: str) -> None:
-    with pytest.raises(InputError, match="mine.toml") as caught:
+    with pytest.raises(InputError, match=r"mine\.toml") as caught:
         plan(tmp_path, head + ARMS)
     assert reason in str(caught.value)
 

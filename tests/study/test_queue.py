@@ -32,6 +32,17 @@ def plan(tmp_path: Path) -> Plan:
     return make_plan(file)
 
 
+class Doing:
+    """Does every cell at once, and remembers which."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def __call__(self, name: str, until: int) -> tuple[float, float]:
+        self.seen.append(name)
+        return 1.0, 1.0
+
+
 def filled(plan: Plan, folder: Path, **done: tuple[float, float]) -> Queue:
     queue = Queue(plan, folder)
     keys = {trial_key(name.replace("_", "-"), 9): values for name, values in done.items()}
@@ -41,19 +52,19 @@ def filled(plan: Plan, folder: Path, **done: tuple[float, float]) -> Queue:
 
 def test_each_cell_is_done_once_in_the_planned_order(plan: Plan, tmp_path: Path) -> None:
     queue = filled(plan, tmp_path)
-    seen: list[str] = []
-    queue.work(lambda name, until: (seen.append(name), (1.0, until))[1])
-    assert seen == [cell.name for cell in plan.cells]
+    do = Doing()
+    queue.work(do)
+    assert do.seen == [cell.name for cell in plan.cells]
     filled(plan, tmp_path).work(lambda name, until: pytest.fail(f"{name} again"))
     assert queue.counts()[TrialState.COMPLETE] == 6
 
 
 def test_what_run_folders_hold_needs_no_work(plan: Plan, tmp_path: Path) -> None:
     queue = filled(plan, tmp_path, uniform_seed0=(3.0, 100.0), prism_seed2=(2.5, 90.0))
-    seen: list[str] = []
-    queue.work(lambda name, until: (seen.append(name), (1.0, 1.0))[1])
-    assert len(seen) == 4
-    assert not {"uniform-seed0", "prism-seed2"} & set(seen)
+    do = Doing()
+    queue.work(do)
+    assert len(do.seen) == 4
+    assert not {"uniform-seed0", "prism-seed2"} & set(do.seen)
 
 
 def test_a_failed_cell_is_named_the_rest_goes_on_and_it_is_tried_again(
@@ -68,25 +79,23 @@ def test_a_failed_cell_is_named_the_rest_goes_on_and_it_is_tried_again(
     queue.work(do)
     assert queue.failures() == {"prism-seed1": "loss is nan"}
     assert queue.counts()[TrialState.COMPLETE] == 5
-    again: list[str] = []
-    filled(plan, tmp_path).work(lambda name, until: (again.append(name), (1.0, 1.0))[1])
-    assert again == ["prism-seed1"]
+    again = Doing()
+    filled(plan, tmp_path).work(again)
+    assert again.seen == ["prism-seed1"]
     assert queue.failures() == {}
 
 
 @pytest.mark.parametrize("stop", [Interrupted("enough"), KeyboardInterrupt()])
-def test_an_interrupted_cell_goes_back(
-    plan: Plan, tmp_path: Path, stop: BaseException
-) -> None:
-    def do(name: str, until: int) -> tuple[float, float]:
+def test_an_interrupted_cell_goes_back(plan: Plan, tmp_path: Path, stop: BaseException) -> None:
+    def give_up(name: str, until: int) -> tuple[float, float]:
         raise stop
 
     queue = filled(plan, tmp_path)
     with pytest.raises(type(stop)):
-        queue.work(do)
-    seen: list[str] = []
-    queue.work(lambda name, until: (seen.append(name), (1.0, 1.0))[1])
-    assert sorted(seen) == sorted(cell.name for cell in plan.cells)
+        queue.work(give_up)
+    do = Doing()
+    queue.work(do)
+    assert sorted(do.seen) == sorted(cell.name for cell in plan.cells)
 
 
 CLAIM = """
@@ -110,9 +119,9 @@ def test_a_killed_worker_of_this_machine_is_noticed_at_once(plan: Plan, tmp_path
     die_with_a_cell(plan, tmp_path)
     queue = filled(plan, tmp_path)
     assert queue.counts()[TrialState.RUNNING] == 0
-    seen: list[str] = []
-    queue.work(lambda name, until: (seen.append(name), (1.0, 1.0))[1])
-    assert sorted(seen) == sorted(cell.name for cell in plan.cells)
+    do = Doing()
+    queue.work(do)
+    assert sorted(do.seen) == sorted(cell.name for cell in plan.cells)
 
 
 def test_a_killed_worker_of_another_machine_is_noticed_by_its_heartbeat(
@@ -124,18 +133,18 @@ def test_a_killed_worker_of_another_machine_is_noticed_by_its_heartbeat(
     queue = Queue(plan, tmp_path, heartbeat=1)
     queue.fill([(cell, 9) for cell in plan.cells], {})
     assert queue.counts()[TrialState.RUNNING] == 1  # it may be alive, for all we know
-    seen: list[str] = []
-    queue.work(lambda name, until: (seen.append(name), (1.0, 1.0))[1])
-    assert sorted(seen) == sorted(cell.name for cell in plan.cells)
+    do = Doing()
+    queue.work(do)
+    assert sorted(do.seen) == sorted(cell.name for cell in plan.cells)
 
 
 def test_two_who_fill_at_once_make_no_cell_run_twice(plan: Plan, tmp_path: Path) -> None:
     queue = filled(plan, tmp_path)
     study = queue._load()
     study.add_trial(queue._trial(plan.cells[0], 9, None))  # as another machine would
-    seen: list[str] = []
-    queue.work(lambda name, until: (seen.append(name), (1.0, 1.0))[1])
-    assert sorted(seen) == sorted(cell.name for cell in plan.cells)
+    do = Doing()
+    queue.work(do)
+    assert sorted(do.seen) == sorted(cell.name for cell in plan.cells)
 
 
 def test_arms_can_be_added_later(plan: Plan, tmp_path: Path) -> None:
@@ -145,9 +154,9 @@ def test_arms_can_be_added_later(plan: Plan, tmp_path: Path) -> None:
     queue = Queue(longer, tmp_path)
     done = {trial_key(cell.name, 9): (1.0, 1.0) for cell in plan.cells}
     queue.fill([(cell, 9) for cell in longer.cells], done)
-    seen: list[str] = []
-    queue.work(lambda name, until: (seen.append(name), (1.0, 1.0))[1])
-    assert seen == ["reversed-seed0", "reversed-seed1", "reversed-seed2"]
+    do = Doing()
+    queue.work(do)
+    assert do.seen == ["reversed-seed0", "reversed-seed1", "reversed-seed2"]
 
 
 def test_optuna_itself_sees_schedules_losses_and_rates(plan: Plan, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_the_table_says_what_the_run_folders_say(finished: Home) -> None:
         run = finished.run_of(cell)
         rows = read_metrics(run.folder)
         mine = found.table[(found.table["arm"] == cell.arm) & (found.table["seed"] == cell.seed)]
-        by = {name: group for name, group in mine.groupby("metric")}
+        by = dict(list(mine.groupby("metric")))
         losses = {row["step"]: row["loss"] for row in rows if row["kind"] == "val"}
         assert dict(zip(by["val_loss"]["step"], by["val_loss"]["value"], strict=True)) == losses
         assert by["final_val_loss"]["value"].item() == losses[20]
@@ -113,7 +113,7 @@ def test_a_damaged_run_is_named_before_anything_runs(finished: Home, tmp_path: P
     copy = tmp_path / "tiny"
     shutil.copytree(finished.folder, copy)
     (copy / "runs" / "prism-seed0" / "environment.json").write_text("{", "utf-8")
-    with pytest.raises(InputError, match="prism-seed0.environment.json"):
+    with pytest.raises(InputError, match=r"prism-seed0.environment\.json"):
         Home(finished.plan, copy).begin(Queue(finished.plan, copy))
 
 
@@ -150,7 +150,7 @@ def test_unequal_starts_are_refused_with_the_difference(finished: Home, tmp_path
     text = file.read_text("utf-8")
     at = text.index('"initial_weights": "') + len('"initial_weights": "')
     file.write_text(text[:at] + "0123456789ab" + text[at + 12 :], "utf-8")
-    with pytest.raises(InputError, match="initial weights differ: .* and 0123456789ab"):
+    with pytest.raises(InputError, match=r"initial weights differ: .* and 0123456789ab"):
         Home(finished.plan, copy).check()
 
 
