@@ -22,6 +22,7 @@ from prism_transformer.train.run import Row, read_metrics
 
 # One for each arm, as long as they last: told apart also without colours.
 MARKS = "ox+*#%&@"
+SEVERAL = -1  # arms at one place
 COLOURS = ("blue", "red", "green", "magenta", "cyan", "yellow", "bright_blue", "bright_red")
 
 STAGES = {
@@ -165,7 +166,7 @@ class Picture(Watching):
         legend = Text(f"{'':9}validation loss, seed {cell.seed}: ")
         for index, arm in enumerate(curves):
             legend.append(f" {MARKS[index]} {arm}", style=COLOURS[index])
-        yield legend
+        yield legend.append("   = several")
 
     def _gaps(self) -> Table:
         """Newest difference to the baseline of every arm, seed by seed."""
@@ -189,25 +190,25 @@ class Picture(Watching):
 
 
 def chart(curves: Sequence[Curve], n_steps: int, width: int, height: int = HEIGHT) -> list[Text]:
-    """Curves as characters; the last ones are drawn over the first."""
+    """Curves as characters; where several meet there is one sign for all."""
     values = [loss for curve in curves for loss in curve.values()]
     if not values:
         return []
     low, high = min(values), max(values)
-    cells: dict[tuple[int, int], int] = {}
+    cells: dict[tuple[int, int], int] = {}  # (row, column): which curve
     for index, curve in enumerate(curves):
         for step, loss in curve.items():
             column = round(step / n_steps * (width - 1))
             row = round((high - loss) / ((high - low) or 1) * (height - 1))
-            cells[row, column] = index
+            cells[row, column] = SEVERAL if cells.get((row, column), index) != index else index
     lines = []
     for row in range(height):
         label = high - (high - low) * row / (height - 1)
         line = Text(f"{label:8.3f} |" if row % 3 == 0 or row == height - 1 else f"{'':8} |")
         for column in range(width):
             found = cells.get((row, column))
-            if found is None:
-                line.append(" ")
+            if found is None or found == SEVERAL:
+                line.append(" " if found is None else "=")
             else:
                 line.append(MARKS[found], style=COLOURS[found])
         lines.append(line)
