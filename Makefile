@@ -16,7 +16,7 @@ OLDEST := transformers==5.14.0
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | expand -t 12
 
-demo: .venv/installed  ## draw the paper's schedules, build its small pair, prove neutrality
+demo: .venv/installed  ## uniform against Prism on the embedded corpus: train, evaluate, compare
 	$(BIN)/prism demo
 
 test: .venv/installed  ## the tests, under five minutes on two cores
@@ -40,7 +40,7 @@ format: .venv/installed  ## rewrite the style
 	$(BIN)/ruff check --fix
 
 clean:  ## remove everything that was built
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis prism-demo
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis studies/demo
 
 # torch comes first and alone, so that its index serves nothing else and nothing else picks it.
 .venv/installed: pyproject.toml constraints.txt

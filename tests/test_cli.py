@@ -38,6 +38,16 @@ COMMANDS = [
     ("export",),
     ("import",),
     ("demo",),
+    ("neutrality",),
+    ("study",),
+    ("study", "run"),
+    ("study", "work"),
+    ("study", "plan"),
+    ("study", "status"),
+    ("study", "collect"),
+    ("study", "compare"),
+    ("study", "search"),
+    ("study", "list"),
 ]
 
 

@@ -44,7 +44,7 @@ LADDER = [
     "analysis",
     "study",
     "report",
-    "demo",
+    "proof",
     "cli",
 ]
 

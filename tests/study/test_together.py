@@ -88,17 +88,18 @@ def postgres(tmp_path: Path) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    run = {"cwd": "/", "check": True, "capture_output": True}
-    subprocess.run(
-        [*user, binaries / "initdb", "-D", home / "db", "-A", "trust", "-U", "lab"], **run
-    )
+
+    def run(*command: str | Path) -> None:
+        subprocess.run([*user, *command], cwd="/", check=True, capture_output=True)
+
+    run(binaries / "initdb", "-D", home / "db", "-A", "trust", "-U", "lab")
     options = f"-p {port} -h 127.0.0.1 -k {home}"
-    control = [*user, binaries / "pg_ctl", "-D", home / "db", "-w"]
-    subprocess.run([*control, "-o", options, "-l", home / "log", "start"], **run)
+    control = (binaries / "pg_ctl", "-D", home / "db", "-w")
+    run(*control, "-o", options, "-l", home / "log", "start")
     try:
         yield f"postgresql://lab@127.0.0.1:{port}/postgres"
     finally:
-        subprocess.run([*control, "-m", "immediate", "stop"], **run)
+        run(*control, "-m", "immediate", "stop")
 
 
 def test_two_workers_share_a_postgresql_and_one_is_killed(

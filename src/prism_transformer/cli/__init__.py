@@ -58,8 +58,16 @@ app.command(
 )
 
 
-@app.command(help_epilogue="Example:  prism demo --out prism-demo")
-def demo(*, out: Path = Path("prism-demo")) -> int:
+@app.command(help_epilogue="Example:  prism demo")
+def demo() -> int:
+    """Run the study that shows everything at work, in a few minutes: prism study run demo."""
+    from prism_transformer.cli.study import run
+
+    return run("demo")
+
+
+@app.command(help_epilogue="Example:  prism neutrality --out figures")
+def neutrality(*, out: Path = Path("figures")) -> int:
     """Draw the paper's three schedules, build its small pair, and prove neutrality.
 
     Parameters
@@ -67,10 +75,10 @@ def demo(*, out: Path = Path("prism-demo")) -> int:
     out
         Folder for the figures.
     """
-    from prism_transformer.demo import run_demo
+    from prism_transformer.proof import prove
     from prism_transformer.terminal import make_console
 
-    return 0 if run_demo(make_console(), out) else 1
+    return 0 if prove(make_console(), out) else 1
 
 
 # Which extra of ours brings a package that a command may not find.

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     from prism_transformer.study.queue import Queue
     from prism_transformer.study.study import Home
 
-app = App(name="study", help="Many runs, one question: train, evaluate and compare arms.")
+app = App(
+    name="study",
+    help="Many runs, one question: train, evaluate and compare arms.",
+    help_epilogue="Start here:  prism study run demo",
+)
 
 Out = Annotated[
     Path | None, Parameter(help="The study's folder; studies/ and its name when left out.")

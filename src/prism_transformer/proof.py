@@ -1,4 +1,4 @@
-"""The ``prism demo``: the paper's schedules drawn, and neutrality proven on real models."""
+"""``prism neutrality``: the paper's schedules drawn, and neutrality proven on real models."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SCALES = ("small", "medium", "large")
 SEQ_LEN = 256
 
 
-def run_demo(console: Console, out: Path) -> bool:
+def prove(console: Console, out: Path) -> bool:
     """Draw, build, count and compare; True when the pair is neutral."""
     for scale in SCALES:
         _draw(console, presets()[scale])
@@ -46,7 +46,7 @@ def _draw(console: Console, preset: Preset) -> None:
 def _save_figures(console: Console, out: Path) -> None:
     try:
         from prism_transformer.plots.figures import head_schedules, save
-    except InputError as missing:  # the rest of the demo does not need it
+    except InputError as missing:  # the rest does not need it
         say(console, f"\nno figures: {missing}")
         return
     console.print()
