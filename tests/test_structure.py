@@ -109,7 +109,10 @@ def test_every_module_says_what_it_is_for(file: Path) -> None:
     assert ast.get_docstring(ast.parse(file.read_text("utf-8")))
 
 
-@pytest.mark.parametrize("module", ["prism_transformer", "prism_transformer.plots.figures"])
+@pytest.mark.parametrize(
+    "module",
+    ["prism_transformer", "prism_transformer.plots.figures", "prism_transformer.study.compare"],
+)
 def test_what_must_start_fast_does_not_import_torch(module: str) -> None:
     code = f"import {module}, sys; print('torch' in sys.modules)"
     result = subprocess.run(

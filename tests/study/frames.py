@@ -37,7 +37,7 @@ class Study:
     states: Mapping[Run, str] = field(default_factory=dict)
     """runs that are "incomplete", "failed" (half a curve each) or "missing"; else complete"""
     tasks: Mapping[str, str] = field(default_factory=lambda: TASKS)
-    """the metric of each; ``acc`` has right and wrong items, others log-likelihoods"""
+    """the metric of each; ``acc...`` has right and wrong items, others log-likelihoods"""
     n_items: int = 40
     steps: Sequence[int] = tuple(range(0, 121, 20))
     """of validations"""
@@ -120,7 +120,7 @@ def answers(study: Study, run: Run) -> Iterator[tuple[str, int, str, float]]:
         chance = study.draw(("", 0, 0), task).uniform(0.2, 0.9, study.n_items)
         chance = chance - (study.loss(run) - 3.5)
         right = draw.random(study.n_items) < chance
-        values = right if metric == "acc" else -100 * study.loss(run) / (chance + 1)
+        values = right if metric.startswith("acc") else -100 * study.loss(run) / (chance + 1)
         for item, value in enumerate(values):
             yield task, item, metric, float(value)
 
@@ -128,7 +128,7 @@ def answers(study: Study, run: Run) -> Iterator[tuple[str, int, str, float]]:
 def scores(study: Study, run: Run) -> Iterator[Number]:
     for task, metric in study.tasks.items():
         values = [value for name, _, _, value in answers(study, run) if name == task]
-        score = np.mean(values) if metric == "acc" else np.exp(-np.mean(values) / 50)
+        score = np.mean(values) if metric.startswith("acc") else np.exp(-np.mean(values) / 50)
         yield f"eval.{task}.{metric}", None, None, float(score)
         yield f"eval.{task}.{metric}.stderr", None, None, float(np.std(values) / len(values) ** 0.5)
         yield f"eval.{task}.{metric}.items", None, None, float(len(values))

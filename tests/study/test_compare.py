@@ -212,6 +212,17 @@ def test_a_loss_that_is_no_number_counts_as_no_run() -> None:
     assert row.seeds == (0, 1)
 
 
+def test_a_validation_that_is_no_number_is_left_out_of_curves() -> None:
+    collected = make_collected()
+    table = collected.table.copy()
+    burst = (table["metric"] == "val_loss") & (table["step"] == 40) & (table["seed"] == 1)
+    table.loc[burst & (table["arm"] == "prism"), "value"] = np.inf
+    row = only(compare(replace(collected, table=table)))
+    assert row.gap is not None
+    assert row.gap.tokens == tuple(step * 2048 for step in (0, 20, 60, 80, 100, 120))
+    assert len(row.reach) == 3
+
+
 def test_a_baseline_that_is_no_arm_is_refused() -> None:
     collected = make_collected()
     with pytest.raises(InputError, match="no arm 'other'"):
