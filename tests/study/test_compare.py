@@ -342,7 +342,7 @@ def test_rows_for_a_terminal() -> None:
     assert baseline["loss"].startswith("3.")
     assert " +- " in prism["loss"]
     assert " to " in prism["interval"]
-    assert fewer["loss"] == fewer["p"] == fewer["tokens/s ratio"] == ""
+    assert fewer["loss"] == fewer["p"] == fewer["speed"] == ""
     assert len(row_table(rows).columns) == 9
     swept = arm_rows(compare(make_collected(points=[{"optim.lr": 0.001}, {"optim.lr": 0.003}])))
     assert [row["optim.lr"] for row in swept] == ["0.001", "0.001", "0.003", "0.003"]

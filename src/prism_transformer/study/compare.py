@@ -321,6 +321,6 @@ def _cells(arm: Arm, row: Row | None) -> Facts:
         "difference": f"{found.mean:+.{digits}f}" if found else "",
         "interval": interval if found and found.n > 1 else "",
         "p": f"{found.p:.3g}" if found and found.n > 1 else "",
-        "adjusted p": f"{row.adjusted_p:.3g}" if row and found and found.n > 1 else "",
-        "tokens/s ratio": f"{speed.mean:.3f}" if speed else "",
+        "Holm p": f"{row.adjusted_p:.3g}" if row and found and found.n > 1 else "",
+        "speed": f"{speed.mean:.3f}" if speed else "",
     }

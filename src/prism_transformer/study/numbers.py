@@ -82,14 +82,18 @@ def _positions(file: Path) -> Iterator[Number]:
 
 
 def items_of(run: CellRun) -> Iterator[pd.DataFrame]:
-    """Every item of every task: task, item, metric, value."""
-    for file in sorted(run.eval_folder.glob("*.parquet")):
-        frame = pd.read_parquet(file)
+    """Every item of every task or group of tasks, counted from 0: task, item, metric, value."""
+    for file in sorted(run.eval_folder.glob("*.json")):
+        result, frame = _read(file), pd.read_parquet(file.with_suffix(".parquet"))
         metrics = [
             name for name in frame if name not in ITEM_FACTS and not str(name).endswith("_weight")
         ]
-        long = frame.melt(["task", "item"], metrics, "metric", "value").dropna(subset=["value"])
-        yield long.astype({"task": str, "metric": str, "value": float})
+        for row in result["rows"]:
+            members = result["harness"]["group_subtasks"].get(row["task"]) or [row["task"]]
+            mine = frame[frame["task"].isin(members)]
+            mine = mine.assign(task=row["task"], item=range(len(mine)))
+            long = mine.melt(["task", "item"], metrics, "metric", "value").dropna(subset=["value"])
+            yield long.astype({"task": str, "metric": str, "value": float})
 
 
 def _read(file: Path) -> Any:

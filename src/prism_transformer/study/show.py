@@ -53,9 +53,13 @@ def _duration(seconds: float) -> str:
 def print_comparison(console: Console, found: Collected) -> None:
     """A table of the arms, and a sentence on each."""
     comparison = compare(found)
-    rows = arm_rows(comparison)
-    if rows:
-        console.print(row_table(rows))
+    # Schedules stand in the plan, and leave no room here.
+    rows = [
+        {key: value for key, value in row.items() if key != "schedule"}
+        for row in arm_rows(comparison)
+    ]
+    console.print()
+    console.print(row_table(rows))
     for row in comparison.rows:
         say(console, sentence(row))
 
