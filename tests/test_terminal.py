@@ -14,6 +14,7 @@ from prism_transformer.recipe_file import load_recipe
 from prism_transformer.schedule import HeadSchedule
 from prism_transformer.terminal import (
     MARGIN,
+    duration,
     print_schedule,
     progress,
     recipe_comments,
@@ -150,3 +151,11 @@ def test_row_table_aligns_numbers() -> None:
         "a     1,000",
         "b         2",
     ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 s"), (119.6, "120 s"), (180, "3.0 min"), (9000, "2.5 h"), (864_000, "10.0 days")],
+)
+def test_durations_are_in_the_unit_that_suits(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

@@ -47,6 +47,14 @@ def say(console: Console, text: str) -> None:
     console.print(text, markup=False, soft_wrap=True)
 
 
+def duration(seconds: float) -> str:
+    """How long, in the unit that suits."""
+    for unit, size in (("days", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s"
+
+
 def staircase(schedule: HeadSchedule, columns: int = 80, block: str = "█") -> str:
     """The schedule as a picture: a step per head count, a column or two per layer."""
     room = max(columns - MARGIN, 8)

@@ -17,7 +17,7 @@ from prism_transformer.study.cell import CellRun
 from prism_transformer.study.plan import Cell, Plan
 from prism_transformer.study.queue import Values
 from prism_transformer.study.work import RUNS
-from prism_transformer.terminal import say
+from prism_transformer.terminal import duration, say
 from prism_transformer.train.run import Row, read_metrics
 
 # One for each arm, as long as they last: told apart also without colours.
@@ -49,11 +49,14 @@ class Watching:
         self.finished: set[str] = set()
         self.cell: Cell | None = None
         self.now = ""
-        self.started = monotonic()
+        self.steps_left = 0
         for cell in plan.cells:
             run = CellRun(plan.study, cell, folder / RUNS / cell.name)
+            self.steps_left += max(0, cell.recipe.n_steps - run.step)
             if run.begun:
                 self._remember(run)
+        self.steps_done = 0
+        self.started = monotonic()
 
     def _remember(self, run: CellRun) -> None:
         for row in read_metrics(run.folder):
@@ -77,6 +80,7 @@ class Watching:
         if row["kind"] == "val":
             self.curves[self.cell.name][row["step"]] = row["loss"]
         elif row["kind"] == "train":
+            self.steps_done += 1
             self.now = (
                 f"step {row['step']} of {self.cell.recipe.n_steps}, loss {row['loss']:.4f}, "
                 f"{row['tokens_per_second']:,.0f} tokens/s"
@@ -100,8 +104,12 @@ class Watching:
 
     @property
     def count(self) -> str:
-        """How many cells are done."""
-        return f"{len(self.finished)} of {len(self.plan.cells)} runs done"
+        """How many cells are done, and how long the rest will take one worker alone."""
+        text = f"{len(self.finished)} of {len(self.plan.cells)} runs done"
+        if not self.steps_done:
+            return text
+        seconds = (monotonic() - self.started) / self.steps_done
+        return f"{text}, about {duration(seconds * (self.steps_left - self.steps_done))} left"
 
 
 class Lines(Watching):
@@ -146,8 +154,8 @@ class Picture(Watching):
         return Group(*parts)
 
     def _heading(self) -> Text:
-        elapsed = monotonic() - self.started
-        text = Text(f"{self.plan.name}: {self.count}, {elapsed / 60:.1f} min", style="bold")
+        elapsed = duration(monotonic() - self.started)
+        text = Text(f"{self.plan.name}: {self.count}, {elapsed} so far", style="bold")
         if self.cell is not None:
             text.append(f"   {self.cell.name}: {self.now}", style="not bold")
         return text

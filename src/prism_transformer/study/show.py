@@ -12,7 +12,7 @@ from prism_transformer.study.plan import Plan
 from prism_transformer.study.search import Standing
 from prism_transformer.study.study import Home
 from prism_transformer.study.table import Collected
-from prism_transformer.terminal import print_staircase, row_table, say
+from prism_transformer.terminal import duration, print_staircase, row_table, say
 
 ARMS_DRAWN = 4  # staircases before a table takes over
 
@@ -39,15 +39,8 @@ def print_plan(console: Console, home: Home, device: str) -> None:
         console,
         f"\n{found.name}: {len(found.arms)} arms x {len(found.study.seeds)} seeds{swept} = "
         f"{len(found.cells)} runs of {found.base.n_steps:,} steps, {done} done; "
-        f"training takes about {_duration(seconds)} on this machine ({why})",
+        f"training takes about {duration(seconds)} on this machine ({why})",
     )
-
-
-def _duration(seconds: float) -> str:
-    for unit, size in (("days", 86_400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def print_comparison(console: Console, found: Collected) -> None:
