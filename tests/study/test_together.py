@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -11,6 +12,8 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from urllib.request import urlopen
 
 import pandas as pd
 import pytest
@@ -69,37 +72,37 @@ def test_killed_at_random_and_worked_on_by_two_gives_the_same_table(
 
 
 @pytest.fixture
-def postgres(tmp_path: Path) -> Iterator[str]:
+def postgres() -> Iterator[str]:
     """A PostgreSQL server of our own, on this machine alone."""
-    folders = [*Path("/usr/lib/postgresql").glob("*/bin"), Path("/usr/local/bin")]
+    folders = [*Path("/usr/lib/postgresql").glob("*/bin"), *os.get_exec_path()]
     found = shutil.which("initdb", path=os.pathsep.join(map(str, folders)))
     if found is None:
         pytest.skip("no PostgreSQL server is installed: apt-get install postgresql")
-    binaries = Path(found).parent
-    home = tmp_path / "server"
-    home.mkdir()
-    # It refuses to run as root.
-    user = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
-    if user:
-        shutil.chown(home, "postgres")
-        for parent in (home, *home.parents):
-            if parent.owner() == "root" and parent != Path("/"):
-                parent.chmod(parent.stat().st_mode | 0o011)
+    user = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []  # it refuses root
+
+    def run(program: str, *arguments: str | Path) -> None:
+        command = [*user, Path(found).with_name(program), "-D", home / "db", *arguments]
+        subprocess.run(command, cwd="/", check=True, capture_output=True)
+
+    # Not below pytest's folder, which other users may not enter.
+    with TemporaryDirectory(prefix="prism-postgres-") as folder:
+        home = Path(folder)
+        if user:
+            shutil.chown(home, "postgres")
+        port = free_port()
+        run("initdb", "-A", "trust", "-U", "lab")
+        options = f"-p {port} -h 127.0.0.1 -k {home}"
+        run("pg_ctl", "-w", "-o", options, "-l", home / "log", "start")
+        try:
+            yield f"postgresql://lab@127.0.0.1:{port}/postgres"
+        finally:
+            run("pg_ctl", "-w", "-m", "immediate", "stop")
+
+
+def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-
-    def run(*command: str | Path) -> None:
-        subprocess.run([*user, *command], cwd="/", check=True, capture_output=True)
-
-    run(binaries / "initdb", "-D", home / "db", "-A", "trust", "-U", "lab")
-    options = f"-p {port} -h 127.0.0.1 -k {home}"
-    control = (binaries / "pg_ctl", "-D", home / "db", "-w")
-    run(*control, "-o", options, "-l", home / "log", "start")
-    try:
-        yield f"postgresql://lab@127.0.0.1:{port}/postgres"
-    finally:
-        run(*control, "-m", "immediate", "stop")
+        return int(free.getsockname()[1])
 
 
 def test_two_workers_share_a_postgresql_and_one_is_killed(
@@ -130,13 +133,8 @@ def test_two_workers_share_a_postgresql_and_one_is_killed(
 
 
 def test_the_dashboard_shows_schedules_losses_and_rates(tmp_path: Path, data: Path) -> None:
-    import json
-    from urllib.request import urlopen
-
     home = finish_study(tiny_plan(tmp_path, data), tmp_path / "tiny")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     storage = f"sqlite:///{home.folder / 'queue.db'}"
     command = [sys.executable, "-m", "optuna_dashboard._cli", storage, "--port", str(port)]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
