@@ -13,7 +13,7 @@ from prism_transformer.schedule import HeadSchedule
 
 @dataclass(frozen=True)
 class Scale:
-    """One of the three model sizes: Tables 1, 2 and 4."""
+    """One of the three model sizes: Tables 1 to 4."""
 
     name: str
     d_model: int
@@ -28,6 +28,13 @@ class Scale:
     hours: float
     loss: dict[str, float]
     loss_std: dict[str, float]
+    benchmarks: dict[str, dict[str, float]]
+    """by arm, baseline or prism, then by task as lm_eval names it"""
+
+    @property
+    def gap(self) -> float:
+        """Prism's loss less the baseline's, as printed: negative is better."""
+        return self.loss["prism"] - self.loss["baseline"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +49,20 @@ class Ablation:
     throughput_change: float | None = None
 
 
+@dataclass(frozen=True)
+class Text:
+    """Numbers that stand in the paper's text."""
+
+    seeds: int
+    context: int
+    tokens_per_parameter: tuple[float, float]
+    widening_from: float
+    widening_to: float
+    plateau: float
+    share_of_best_gain: float
+    preserved_layers: float
+
+
 @cache
 def scales() -> dict[str, Scale]:
     """The paper's three scales by name."""
@@ -52,6 +73,13 @@ def scales() -> dict[str, Scale]:
 def ablation() -> dict[str, Ablation]:
     """The paper's ablation rows by name, in its order."""
     return {name: Ablation(name=name, **_row(row)) for name, row in _numbers()["ablation"].items()}
+
+
+@cache
+def text() -> Text:
+    """The numbers in its text."""
+    numbers = _numbers()["text"]
+    return Text(**numbers | {"tokens_per_parameter": tuple(numbers["tokens_per_parameter"])})
 
 
 def _row(row: dict[str, Any]) -> dict[str, Any]:

@@ -69,7 +69,7 @@ def head_schedules(left: HeadSchedule, right: HeadSchedule, d_model: int) -> Fig
 def _draw_schedule(ax: Axes, schedule: HeadSchedule, d_model: int, show_heads: bool) -> None:
     for layer, width in enumerate(schedule.head_dims(d_model)):
         n_heads = schedule.heads[layer]
-        ax.bar(layer, n_heads, width=0.86, color=_colour(width))
+        ax.bar(layer, n_heads, width=0.86, color=width_colour(width))
         if show_heads:
             ax.hlines(range(1, n_heads), layer - 0.43, layer + 0.43, color="white", linewidth=0.7)
     for phase in schedule.phases:
@@ -104,7 +104,7 @@ def speeds(rows: list[dict[str, Any]], label: str, title: str) -> Figure:
         return figure
 
 
-def _colour(width: int) -> tuple[float, float, float, float]:
+def width_colour(width: int) -> tuple[float, float, float, float]:
     """One colour per head width, the same in every figure: 512 and wider dark, 16 light."""
     return mpl.colormaps[PALETTE](min(max((9.5 - log2(width)) / 6, 0.02), 0.95))
 

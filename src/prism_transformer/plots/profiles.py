@@ -47,6 +47,7 @@ def compare_profiles(
     names: tuple[str, str],
     n_progressive: int,
     statistic: str = "distance",
+    colours: tuple[str, str] = (FIRST, SECOND),
 ) -> Figure:
     """Two arms over seeds, and their difference: bands are one s.d., propagated in the second.
 
@@ -58,7 +59,8 @@ def compare_profiles(
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(9.0, 3.6), layout="constrained")
         left, right = figure.subplots(1, 2)
-        arms = ((mean_a, spread_a, FIRST, names[0], "s"), (mean_b, spread_b, SECOND, names[1], "o"))
+        means, spreads = (mean_a, mean_b), (spread_a, spread_b)
+        arms = zip(means, spreads, colours, names, ("s", "o"), strict=True)
         for mean, spread, colour, name, marker in arms:
             left.plot(layers, mean, color=colour, marker=marker, markersize=4, label=name)
             left.fill_between(layers, mean - spread, mean + spread, color=colour, alpha=0.2, lw=0)
