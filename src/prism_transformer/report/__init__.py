@@ -1,0 +1,1 @@
+"""The report: a page, tables and figures from collected studies. Nothing here imports torch."""

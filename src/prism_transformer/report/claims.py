@@ -1,0 +1,305 @@
+"""The claims of the paper, each with its rule, and what the studies at hand say of it.
+
+A claim names its scales and, where speed is meant, its hardware. Only studies of just that decide;
+all others stand beside it, labelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from scipy import stats
+
+from prism_transformer import cost
+from prism_transformer.recipe_file import load_recipe
+from prism_transformer.report import verdicts as rules
+from prism_transformer.report.table import signed
+from prism_transformer.report.tables import paper_arm
+from prism_transformer.report.verdicts import Judged, Verdict, strictest
+from prism_transformer.report.views import View
+
+ALL = ("small", "medium", "large")
+H100 = "8 x H100"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What one study, or a closed form, says of a claim, and whether it may decide it."""
+
+    source: str
+    verdict: Verdict
+    words: str
+    decides: bool
+    why_not: str = ""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of the paper that a measurement can bear out or not."""
+
+    key: str
+    text: str
+    where: str
+    scales: tuple[str, ...]
+    rule: str
+    fill: str
+    """the command whose result decides it"""
+    judge: Callable[[View], Judged | None] | None = None
+    across: Callable[[Sequence[View]], list[Evidence]] | None = None
+    """evidence that is of no single study"""
+    hardware: str = "any"
+
+
+@dataclass(frozen=True)
+class Result:
+    """A claim and its verdict."""
+
+    claim: Claim
+    verdict: Verdict
+    evidence: tuple[Evidence, ...]
+
+    @property
+    def deciding(self) -> tuple[Evidence, ...]:
+        """Evidence of the claim's own scale and hardware."""
+        return tuple(one for one in self.evidence if one.decides)
+
+    @property
+    def beside(self) -> tuple[Evidence, ...]:
+        """All other evidence."""
+        return tuple(one for one in self.evidence if not one.decides)
+
+
+def judge_claims(views: Sequence[View]) -> list[Result]:
+    """Every claim with its verdict."""
+    return [_judge(claim, views) for claim in CLAIMS]
+
+
+def _judge(claim: Claim, views: Sequence[View]) -> Result:
+    evidence = list(claim.across(views)) if claim.across else []
+    covered = {one.source for one in evidence if one.decides}
+    for view in views:
+        judged = claim.judge(view) if claim.judge else None
+        if judged is None:
+            continue
+        why_not = _why_not(claim, view, judged)
+        evidence.append(Evidence(view.name, judged.verdict, judged.words, not why_not, why_not))
+        if not why_not and view.scale is not None:
+            covered.add(view.scale.name)
+    found = [one.verdict for one in evidence if one.decides]
+    verdict = strictest(found)
+    if verdict is not Verdict.CONTRADICTED and not covered.issuperset(claim.scales):
+        verdict = Verdict.UNMEASURED
+    return Result(claim, verdict, tuple(evidence))
+
+
+def _why_not(claim: Claim, view: View, judged: Judged) -> str:
+    """Why a study cannot decide a claim; empty when it can."""
+    if claim.scales and (view.scale is None or view.scale.name not in claim.scales):
+        return "another scale"
+    if paper_arm(view, view.baseline) != "baseline":
+        return "another baseline"
+    if claim.hardware == H100 and not view.on_papers_hardware:
+        return "other hardware"
+    return "" if judged.whole else "not all arms or tasks of the claim"
+
+
+# -- claims that are of no single study ----------------------------------------------------------
+
+
+def same_counts(views: Sequence[View]) -> list[Evidence]:
+    """Parameters and FLOPs of both arms, in closed form at the paper's scales."""
+    found = []
+    for scale in ALL:
+        base, prism = (load_recipe(f"{arm}-{scale}").model for arm in ("baseline", "prism"))
+        sizes = [cost.parameters(config).total for config in (base, prism)]
+        flops = [
+            cost.forward_flops(config, config.seq_len).total
+            + cost.backward_flops(config, config.seq_len).total
+            for config in (base, prism)
+        ]
+        same = sizes[0] == sizes[1] and flops[0] == flops[1]
+        verdict = Verdict.SUPPORTED if same else Verdict.CONTRADICTED
+        words = (
+            f"{sizes[0]:,} and {sizes[1]:,} parameters, {flops[0]:,} and {flops[1]:,} FLOPs per "
+            "token, in closed form; tests and prism demo hold it against built models"
+        )
+        found.append(Evidence(scale, verdict, words, decides=True))
+    return found + [one for view in views if (one := _same_tensors(view))]
+
+
+def _same_tensors(view: View) -> Evidence | None:
+    """Arms of one seed that began with the same bytes have the same tensors."""
+    hashes: dict[int, set[str]] = {}
+    arms = set()
+    for run in view.runs:
+        if run["hashes"] and not view.changes(run["arm"]):
+            hashes.setdefault(run["seed"], set()).add(run["hashes"]["initial_weights"])
+            arms.add(run["arm"])
+    if len(arms) < 2:
+        return None
+    same = all(len(each) == 1 for each in hashes.values())
+    words = (
+        f"initial weights of {len(arms)} arms are "
+        f"{'equal to the last bit' if same else 'not equal'} in {len(hashes)} seeds"
+    )
+    verdict = Verdict.SUPPORTED if same else Verdict.CONTRADICTED
+    return Evidence(view.name, verdict, words, decides=False, why_not="tensors, not FLOPs")
+
+
+def gap_keeps(views: Sequence[View]) -> list[Evidence]:
+    """The gain at the large scale is not smaller than at the small one."""
+    gains = {}
+    for view in views:
+        test = view.row(view.main).difference if view.main else None
+        if test is None or view.scale is None or paper_arm(view, view.main or "") != "prism":
+            continue
+        gains[view.scale.name] = [-value for value in test.differences]
+    if not {"small", "large"} <= set(gains):
+        return []
+    small, large = gains["small"], gains["large"]
+    words = "gain " + ", ".join(
+        f"{name} {signed(sum(gains[name]) / len(gains[name]))}" for name in ALL if name in gains
+    )
+    verdict = Verdict.NOISE
+    if min(len(small), len(large)) > 1:
+        span = stats.ttest_ind(large, small, equal_var=False).confidence_interval(0.95)
+        words += f"; large less small 95 % {signed(span.low)} to {signed(span.high)} (Welch)"
+        if span.high < 0:
+            verdict = Verdict.CONTRADICTED
+        elif span.low > 0 or sum(large) / len(large) >= sum(small) / len(small):
+            verdict = Verdict.SUPPORTED
+    return [Evidence("small", verdict, words, True), Evidence("large", verdict, "as above", True)]
+
+
+ABLATION = "prism study run ablation"
+TABLE_2 = "prism study run small, medium and large"
+INTERVAL = "95 % t interval of paired differences over seeds"
+
+CLAIMS = (
+    Claim(
+        "lower-loss", "Lower validation loss than the uniform baseline, at every scale",
+        "abstract, Table 2", ALL,
+        f"At each scale the {INTERVAL}, Prism less baseline: below 0 supports, above 0 "
+        "contradicts.",
+        TABLE_2, rules.lower_loss,
+    ),
+    Claim(
+        "neutral", "Same parameters and FLOPs as the uniform baseline",
+        "abstract, Section 2.4", ALL,
+        "Closed forms of both arms of each scale's recipes are equal; tests hold them against "
+        "built models.",
+        "prism demo", across=same_counts,
+    ),
+    Claim(
+        "rate", "Trains exactly as fast as the baseline", "Table 2, Section 3.4", ALL,
+        "Two one-sided t tests (TOST) on log ratios of tokens/s: equal within 1 % supports; an "
+        "interval wholly beyond 1 % contradicts.",
+        TABLE_2, rules.equal_rate, hardware=H100,
+    ),
+    Claim(
+        "two-heads", "A start of two heads (width 384) costs throughput", "Table 5", ("small",),
+        "Each arm whose first heads are wider than 256: the interval of its ratio of tokens/s to "
+        "the baseline's lies below 1 (supports) or above (contradicts).",
+        ABLATION, rules.widest_start_is_slow, hardware=H100,
+    ),
+    Claim(
+        "wider-start", "The wider the start the better: 3 heads before 4 before 6",
+        "Appendix C", ("small",),
+        f"Config-6 less Config-3 and Config-3 less Config-2: {INTERVAL} below 0 for both supports, "
+        "above 0 for either contradicts.",
+        ABLATION, rules.wider_start,
+    ),
+    Claim(
+        "smooth", "Smooth staircases beat abrupt ones", "Section 2.2, Appendix C", ("small",),
+        "The two pairs the paper names, each with one start: Prism less Config-1 and Config-7 less "
+        f"Config-5: {INTERVAL} below 0 for both supports, above 0 for either contradicts.",
+        ABLATION, rules.smooth_over_abrupt,
+    ),
+    Claim(
+        "early-local", "Early layers attend more locally", "Section 4.1, Figure 4", ALL,
+        "Attention distance, Prism less baseline, mean over the layers below the base head count: "
+        f"{INTERVAL} below 0 supports, above 0 contradicts.",
+        TABLE_2, rules.early_local,
+    ),
+    Claim(
+        "middle-global", "Mid layers attend more globally", "Section 4.1, Figure 4", ALL,
+        "The same over the first third of the layers at the base head count: above 0 supports, "
+        "below 0 contradicts.",
+        TABLE_2, rules.middle_global,
+    ),
+    Claim(
+        "late-equal", "Late layers converge to identical attention", "Section 4.1, Figure 4", ALL,
+        "The same over the last quarter of the layers, relative to the baseline's distance: TOST, "
+        "equal within 5 % supports; an interval wholly beyond contradicts.",
+        TABLE_2, rules.late_equal,
+    ),
+    Claim(
+        "boundary", "The sign of the difference changes at the schedule boundary",
+        "Section 4.1", ALL,
+        "Each seed's change from nearer to farther: TOST within one layer of where the ramp "
+        "completes supports; an interval wholly beyond, or no change at all, contradicts.",
+        TABLE_2, rules.turns_at_boundary,
+    ),
+    Claim(
+        "persists", "The gap persists at every milestone after warmup", "Section 4.2", ALL,
+        "At every validation after warmup the 95 % t interval of the gap lies below 0: supports; "
+        "above 0 at any of them: contradicts.",
+        TABLE_2, rules.gap_persists,
+    ),
+    Claim(
+        "earlier", "Reaches the baseline's loss earlier in training", "Section 3.4", ALL,
+        "Tokens to reach the loss at which the baseline of the seed ends, less the baseline's own, "
+        f"in percent: {INTERVAL} below 0 supports, above 0 contradicts.",
+        TABLE_2, rules.earlier,
+    ),
+    Claim(
+        "downstream", "Downstream accuracy is preserved or improved", "abstract, Table 3", ALL,
+        "PIQA, HellaSwag, ARC-Easy, WinoGrande: each equal within 1 point by TOST, or its interval "
+        "above 0: supports; any interval wholly below -1 point contradicts.",
+        f"{TABLE_2}, with their evaluations", rules.no_worse,
+    ),
+    Claim(
+        "scale", "The gap does not narrow from 124M to 757M", "Section 3.5, Figure 3", ALL[::2],
+        "Gain at large less gain at small, Welch's 95 % interval: wholly below 0 contradicts; a "
+        "mean of 0 or more supports.",
+        TABLE_2, across=gap_keeps,
+    ),
+    Claim(
+        "plateau", "The gap widens from 1 to 10 billion tokens, then stays near -0.008",
+        "Section 3.5, Figure 3", ("large",),
+        "The gap at 10 less at 1 billion tokens: interval below 0; then equal within 0.002 to the "
+        "end (TOST), and there equal to -0.008 within 0.002 (TOST). All three support.",
+        "prism study run large", rules.widens_then_stays,
+    ),
+    Claim(
+        "three-heads", "Three heads keep over 95 % of the best gain", "Appendix C", ("small",),
+        f"0.95 of Config-7's gain less Prism's gain, seed by seed: {INTERVAL} below 0 supports, "
+        "above 0 contradicts.",
+        ABLATION, rules.share_of_best,
+    ),
+    Claim(
+        "half", "At least half of the layers must have the base head count", "Section 2.2",
+        ("small",),
+        "Prism less each arm with fewer, that changes nothing else: "
+        f"{INTERVAL} below 0 for all supports, above 0 for any contradicts.",
+        ABLATION, rules.half_at_base,
+    ),
+    Claim(
+        "inference", "No inference overhead", "abstract, Section 2.3", ALL,
+        "No study collects the speed of generation, so none decides; the key-value cache has the "
+        "same bytes by arithmetic.",
+        "prism bench schedules prism-small, on the hardware in question", hardware=H100,
+    ),
+    Claim(
+        "gqa", "Composes with grouped-query attention", "Section 5", ALL,
+        f"In a study with queries_per_kv above 1: {INTERVAL}, Prism less baseline, below 0 "
+        "supports, above 0 contradicts. The paper reports no such run.",
+        "prism study run FILE with model.queries_per_kv above 1", rules.with_shared_keys,
+    ),
+)  # fmt: skip
+
+
+def counts(results: Sequence[Result]) -> dict[str, int]:
+    """How many claims have each verdict, in the order of the verdicts."""
+    return {verdict.value: sum(one.verdict is verdict for one in results) for verdict in Verdict}

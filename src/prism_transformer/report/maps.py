@@ -1,0 +1,70 @@
+"""Two more pictures from plain numbers: heads of many arms at a glance, gaps over model sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import matplotlib as mpl
+
+from prism_transformer.plots.figures import width_colour
+from prism_transformer.report.drawing import PAGE_STYLE, Picture, Point, canvas, plain_name
+from prism_transformer.report.palette import FAINT, INK, PAPER
+from prism_transformer.schedule import HeadSchedule
+
+MOST_NUMBERED = 32  # layers whose head count still fits into its cell
+
+
+def heads_map(schedules: Mapping[str, HeadSchedule], d_model: int) -> Picture:
+    """A row for each arm, a cell for each layer: the count in it, the width as colour."""
+    depth = max(len(schedule) for schedule in schedules.values())
+    with mpl.rc_context(PAGE_STYLE):
+        picture, (ax,) = canvas(6.4, 0.9 + 0.26 * len(schedules))
+        for row, (arm, schedule) in enumerate(schedules.items()):
+            for layer, n in enumerate(schedule.heads):
+                place = (layer - 0.5, -row - 0.42)
+                colour = width_colour(d_model // n)
+                cell = mpl.patches.Rectangle(place, 0.94, 0.84, color=colour, linewidth=0)
+                ax.add_patch(cell)
+                picture.mark(cell, arm, [f"{arm}, layer {layer}: {n} heads of {d_model // n}"])
+                if depth <= MOST_NUMBERED:
+                    light = sum(colour[:3]) > 1.4
+                    ax.text(layer - 0.03, -row, str(n), ha="center", va="center", fontsize=7,
+                            color="#111111" if light else "#fefefe")  # fmt: skip
+        ax.set_xlim(-0.6, depth - 0.4)
+        ax.set_ylim(-len(schedules) + 0.4, 0.6)
+        ax.set_yticks([-row for row in range(len(schedules))], [plain_name(a) for a in schedules])
+        ax.set_xticks(range(0, depth, max(1, depth // 12)))
+        ax.set_xlabel("layer")
+        ax.tick_params(length=0)
+        for spine in ax.spines.values():
+            spine.set_visible(False)
+        return picture
+
+
+def scale_gaps(points: Sequence[Point], x_label: str, y_label: str) -> Picture:
+    """Gaps with error bars against model size; the paper's hollow and joined."""
+    with mpl.rc_context(PAGE_STYLE):
+        picture, (ax,) = canvas(6.4, 3.6)
+        ax.axhline(0, color=FAINT, linewidth=0.8, zorder=1)
+        theirs = [point for point in points if point.name == "paper"]
+        ax.plot([p.x for p in theirs], [p.y for p in theirs], color=FAINT, lw=0.9, ls="--")
+        for point in points:
+            hollow = point.name == "paper"
+            bar = ax.errorbar(
+                point.x, point.y, yerr=point.y_error or None, color=point.tone.light, capsize=3,
+                marker=point.tone.marker, markersize=6,
+                markerfacecolor=PAPER if hollow else point.tone.light, zorder=2 if hollow else 3,
+            )  # fmt: skip
+            picture.mark(bar.lines[0], None, [point.tip])
+            if not hollow:
+                ax.annotate(
+                    plain_name(point.name), (point.x, point.y), xytext=(7, 4), fontsize=8,
+                    textcoords="offset points", color=INK,
+                )  # fmt: skip
+        ax.set_xscale("log")
+        ax.xaxis.set_major_formatter(lambda value, _: f"{value / 1e6:g}M")
+        ax.xaxis.set_minor_formatter(lambda *_: "")
+        ax.margins(x=0.15)
+        ax.set_xlabel(x_label)
+        ax.set_ylabel(y_label)
+        return picture

@@ -1,0 +1,124 @@
+"""The report as one HTML file that needs nothing else, and as Markdown."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Mapping
+from hashlib import sha256
+from importlib.resources import files
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from prism_transformer.report.claims import counts
+from prism_transformer.report.contents import Report
+from prism_transformer.report.palette import BASELINE, REST, TONES
+from prism_transformer.report.svg import inline_svg
+from prism_transformer.report.table import markdown_text, to_latex, to_markdown
+
+NAMES = {
+    "supported": "bears it out",
+    "contradicted": "goes against it",
+    "within noise": "cannot tell",
+    "not measured": "nobody has looked yet",
+}
+
+
+def to_html(report: Report, pictures: Mapping[str, str]) -> str:
+    """The page; ``pictures`` are the figures as SVG by their key."""
+    environment = Environment(
+        loader=PackageLoader("prism_transformer.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    script = _asset("page.js")
+    inline = {
+        drawing.key: Markup(
+            inline_svg(
+                pictures[drawing.key], drawing.picture, drawing.key, drawing.alt, report.arms
+            )
+        )
+        for drawing in report.drawings
+        if drawing.picture is not None
+    }
+    return environment.get_template("page.html").render(
+        report=report,
+        pictures=inline,
+        counts=counts(report.claims),
+        tones=(BASELINE, *TONES, REST),
+        latex=to_latex,
+        style=Markup(_asset("page.css")),
+        script=Markup(script),
+        script_hash=b64encode(sha256(script.encode()).digest()).decode(),
+        meanings=NAMES,
+    )
+
+
+def _asset(name: str) -> str:
+    """A file that goes into the page as it is."""
+    return files("prism_transformer.report").joinpath("templates", name).read_text("utf-8")
+
+
+def to_text(report: Report, figures: str = "figures", level: int = 1) -> str:
+    """The report as Markdown, with its figures beside it."""
+    mark = "#" * level
+    parts = [f"{mark} {markdown_text(report.title)}", *_studies(report, mark)]
+    parts += [f"{mark}# Claims of the paper", _claims(report)]
+    parts.append(f"{mark}# Tables")
+    parts += [to_markdown(table) for table in report.tables]
+    parts.append(f"{mark}# Figures")
+    for drawing in report.drawings:
+        if drawing.picture is None:
+            why = (
+                f"*{drawing.title}: not measured, {drawing.missing}.* `{drawing.command}` fills it."
+            )
+            parts.append(why)
+        else:
+            alt = markdown_text(drawing.alt)
+            parts.append(f"![{alt}]({figures}/{drawing.key}.svg)")
+            parts.append(f"**{drawing.title}.** {markdown_text(drawing.note)}")
+    parts += [f"{mark}# The paper against its own numbers", _audit(report)]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def _studies(report: Report, mark: str) -> list[str]:
+    parts = []
+    for section in report.sections:
+        facts = section.view.collected.facts
+        parts.append(f"{mark}# {markdown_text(section.view.name)}")
+        if facts["question"]:
+            parts.append(f"*{markdown_text(facts['question'])}*")
+        lines = [section.state + ".", *section.sentences]
+        parts.append("\n".join(f"- {markdown_text(line)}" for line in lines))
+        parts.append(f"Made by `{facts['command']}`.")
+    return parts
+
+
+def _claims(report: Report) -> str:
+    lines = ["| claim | scale | hardware | verdict |", "| :-- | :-- | :-- | :-- |"]
+    for result in report.claims:
+        claim = result.claim
+        scales = ", ".join(claim.scales)
+        lines.append(
+            f"| {markdown_text(claim.text)} ({claim.where}) | {scales} | {claim.hardware} "
+            f"| {result.verdict.value} |"
+        )
+    beside = [
+        f"- {markdown_text(result.claim.text)}: {markdown_text(one.source)} "
+        f"({one.why_not}): {one.verdict.value}; {markdown_text(one.words)}."
+        for result in report.claims
+        for one in result.beside
+    ]
+    if beside:
+        lines += ["", "Beside it, and deciding nothing:", "", *beside]
+    return "\n".join(lines)
+
+
+def _audit(report: Report) -> str:
+    return "\n".join(
+        f"- {markdown_text(one.says)} ({one.where}): {'meets' if one.meets else 'does not meet'}. "
+        f"{markdown_text(one.found)}"
+        for one in report.findings
+    )

@@ -1,0 +1,236 @@
+"""What a report looks at: each study at each point of its sweep, asked in plain terms."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from prism_transformer import paper
+from prism_transformer.errors import InputError
+from prism_transformer.eval.tasks import BY_NAME, DIAGNOSTIC, shown_metrics
+from prism_transformer.schedule import HeadSchedule
+from prism_transformer.study.compare import Row as ArmRow
+from prism_transformer.study.compare import compare
+from prism_transformer.study.table import (
+    STUDY_FILE,
+    Collected,
+    finite,
+    is_collected,
+    read_collected,
+)
+
+COLLECTED = "collected"
+RUN_FILES = ("recipe.toml", "metrics.jsonl")
+
+# In the paper's order, then the built-in one: which metric of each task a table shows.
+SHOWN: dict[str, str] = {}
+for _name in (*BY_NAME, DIAGNOSTIC):
+    SHOWN |= shown_metrics(_name)
+
+PAPER_GPUS, PAPER_GPU = 8, "H100"
+
+
+@dataclass(frozen=True)
+class View:
+    """One study at one point of its sweep."""
+
+    collected: Collected
+    point: int
+    key: str
+    """short and unique: for ids and file names"""
+    compared: dict[str, ArmRow]
+    """each arm but the baseline, held against it"""
+
+    @property
+    def name(self) -> str:
+        """The study's name, and the swept values where there are any."""
+        swept = ", ".join(f"{key}={value}" for key, value in self.swept.items())
+        return f"{self.collected.facts['name']}, {swept}" if swept else self.collected.facts["name"]
+
+    @property
+    def swept(self) -> dict[str, object]:
+        """Recipe keys and values of this point."""
+        return self.collected.points[self.point]
+
+    @property
+    def command(self) -> str:
+        """What made these numbers."""
+        return self.collected.facts["command"]
+
+    @property
+    def scale(self) -> paper.Scale | None:
+        """The paper's model that this is: its shape, its budget, and nothing swept."""
+        name = self.collected.facts["scale"]
+        return paper.scales().get(name) if name and not self.swept else None
+
+    @property
+    def on_papers_hardware(self) -> bool:
+        """Whether every run was on eight H100."""
+        machines = [run["hardware"] for run in self.runs if run["hardware"]]
+        return bool(machines) and all(
+            PAPER_GPU in str(one.get("gpu", "")) and one.get("gpus") == PAPER_GPUS
+            for one in machines
+        )
+
+    @property
+    def baseline(self) -> str:
+        """The arm that others are held against."""
+        return self.collected.baseline
+
+    @property
+    def arms(self) -> list[str]:
+        """Names, the baseline first."""
+        rest = [arm for arm in self.collected.arms if arm != self.baseline]
+        return [self.baseline, *rest]
+
+    @property
+    def others(self) -> list[str]:
+        """Every arm but the baseline."""
+        return self.arms[1:]
+
+    @property
+    def seeds(self) -> list[int]:
+        """As planned."""
+        return self.collected.facts["seeds"]
+
+    @property
+    def runs(self) -> list[dict]:
+        """What became of each run of this point."""
+        return [run for run in self.collected.facts["runs"] if run["point"] == self.point]
+
+    @property
+    def d_model(self) -> int:
+        """Width of the model."""
+        return self.collected.facts["recipe"]["model"]["d_model"]
+
+    @property
+    def h_base(self) -> int:
+        """Heads of the uniform twin."""
+        return self.collected.facts["recipe"]["model"]["h_base"]
+
+    @property
+    def tokens(self) -> int:
+        """Budget of one run, in whole steps."""
+        train = self.collected.facts["recipe"]["train"]
+        return train["tokens"] // train["batch_tokens"] * train["batch_tokens"]
+
+    @cached_property
+    def _arms(self) -> dict[str, dict]:
+        return {arm["name"]: arm for arm in self.collected.facts["arms"]}
+
+    def schedule(self, arm: str) -> HeadSchedule:
+        """An arm's heads, layer by layer."""
+        return HeadSchedule(tuple(self._arms[arm]["heads"]))
+
+    def changes(self, arm: str) -> dict[str, object]:
+        """What else of the recipe an arm changes."""
+        return self._arms[arm].get("changes") or {}
+
+    @property
+    def main(self) -> str | None:
+        """The arm that stands for Prism.
+
+        The paper's schedule at its scale; else the arm that is called prism; else the first.
+        """
+        if self.scale is not None:
+            papers = [arm for arm in self.others if self.is_schedule(arm, self.scale.schedule)]
+            if papers:
+                return papers[0]
+        named = [arm for arm in self.others if arm.lower() == "prism"]
+        return next(iter(named or self.others), None)
+
+    def is_schedule(self, arm: str, schedule: HeadSchedule) -> bool:
+        """Whether an arm has these heads and changes nothing else."""
+        return self.schedule(arm) == schedule and not self.changes(arm)
+
+    def scalar(self, metric: str) -> pd.DataFrame:
+        """A metric that each run has once: a row for each seed, a column for each arm."""
+        return finite(self.collected.by_seed(metric, self.point))[self.arms]
+
+    def row(self, arm: str) -> ArmRow:
+        """An arm against the baseline: all that the numbers say."""
+        return self.compared[arm]
+
+    def series(self, metric: str, by: str) -> dict[str, pd.DataFrame]:
+        """A metric over steps, layers or positions: for each arm, rows by that, columns by seed.
+
+        Only seeds that have a value everywhere the arm has one.
+        """
+        rows = self.collected.metric(metric, self.point)
+        found = {}
+        for arm in self.arms:
+            wide = rows[rows["arm"] == arm].pivot_table(
+                index=by, columns="seed", values="value", aggfunc="last"
+            )
+            wide = wide.astype(float).sort_index().dropna(axis="columns")
+            if not wide.empty:
+                found[arm] = wide
+        return found
+
+    def tasks(self) -> list[tuple[str, str]]:
+        """Benchmarks that were scored, each with the metric that tables show."""
+        names = set(self.collected.table["metric"])
+        return [
+            (task, metric) for task, metric in SHOWN.items() if f"eval.{task}.{metric}" in names
+        ]
+
+    def pairs(self, metric: str, arm: str, against: str | None = None) -> np.ndarray:
+        """An arm less another, or less the baseline, for each seed that has both."""
+        names = [arm, against or self.baseline]
+        wide = self.scalar(metric)[names].dropna()
+        return (wide[names[0]] - wide[names[1]]).to_numpy()
+
+
+def read_views(places: Sequence[Path]) -> list[View]:
+    """Every study in these folders at every point; what is no study is refused."""
+    studies = [collected for place in places for collected in _read(place)]
+    views: list[View] = []
+    keys: set[str] = set()
+    for collected in studies:
+        comparison = compare(collected)
+        for point in range(len(collected.points)):
+            key = _key(collected.facts["name"], point if len(collected.points) > 1 else None, keys)
+            keys.add(key)
+            rows = {row.arm.name: row for row in comparison.rows if row.point == point}
+            views.append(View(collected, point, key, rows))
+    return views
+
+
+def _read(place: Path) -> Iterator[Collected]:
+    folders = [place] if is_collected(place) else []
+    if not folders and is_collected(place / COLLECTED):
+        folders = [place / COLLECTED]
+    if not folders and place.is_dir():
+        inside = [child for child in sorted(place.iterdir()) if child.is_dir()]
+        folders = [child for child in inside if is_collected(child)]
+        folders += [child / COLLECTED for child in inside if is_collected(child / COLLECTED)]
+    if not folders:
+        raise InputError(f"{place}: {_why_not(place)}")
+    for folder in folders:
+        yield read_collected(folder)
+
+
+def _why_not(place: Path) -> str:
+    if not place.is_dir():
+        return "no such folder; give a study, or what `prism study collect` wrote"
+    if all((place / name).is_file() for name in RUN_FILES):
+        return f"a single run; `prism study collect {place}` makes a table of it"
+    if any((child / RUN_FILES[0]).is_file() for child in place.iterdir()):
+        return f"runs, but nothing collected; `prism study collect {place}` does it"
+    return f"nothing collected there: no {STUDY_FILE}; `prism study collect` makes one"
+
+
+def _key(name: str, point: int | None, taken: set[str]) -> str:
+    """A name that is safe as a file name and as an id."""
+    plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "study"
+    wanted = plain if point is None else f"{plain}-{point}"
+    key, n = wanted, 2
+    while key in taken:
+        key, n = f"{wanted}-{n}", n + 1
+    return key
