@@ -11,7 +11,7 @@ TORCH := $(shell grep '^torch==' constraints.txt)
 WORKERS := 2
 OLDEST := transformers==5.14.0
 
-.PHONY: demo test test-all test-slow check format clean help
+.PHONY: demo test test-all test-slow check format results clean help
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | expand -t 12
@@ -34,6 +34,9 @@ check: .venv/installed  ## style, types, spelling, structure
 	$(BIN)/mypy
 	$(BIN)/codespell README.md CHANGELOG.md CONTRIBUTING.md docs src tests
 	$(BIN)/python -m pytest --quiet tests/test_structure.py
+
+results: .venv/installed  ## rewrite docs/results.md and the README's results from results/
+	$(BIN)/prism report --docs .
 
 format: .venv/installed  ## rewrite the style
 	$(BIN)/ruff format

@@ -28,6 +28,7 @@ COMMANDS = [
     ("analyze",),
     ("loss",),
     ("eval",),
+    ("report",),
     ("doctor",),
     ("bench",),
     ("bench", "train"),
@@ -245,7 +246,8 @@ def test_recipes_are_listed_and_copied(prism: Prism, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("package", "command", "extra"), [("lm_eval", "eval", "eval"), ("orjson", "analyze", "data")]
+    ("package", "command", "extra"),
+    [("lm_eval", "eval", "eval"), ("orjson", "analyze", "data"), ("jinja2", "report", "report")],
 )
 def test_a_missing_extra_is_named(package: str, command: str, extra: str) -> None:
     code = (

@@ -111,7 +111,12 @@ def test_every_module_says_what_it_is_for(file: Path) -> None:
 
 @pytest.mark.parametrize(
     "module",
-    ["prism_transformer", "prism_transformer.plots.figures", "prism_transformer.study.compare"],
+    [
+        "prism_transformer",
+        "prism_transformer.plots.figures",
+        "prism_transformer.study.compare",
+        "prism_transformer.report.documents",
+    ],
 )
 def test_what_must_start_fast_does_not_import_torch(module: str) -> None:
     code = f"import {module}, sys; print('torch' in sys.modules)"

@@ -18,6 +18,7 @@ from prism_transformer.cli.doctor import doctor
 from prism_transformer.cli.evaluate import evaluate
 from prism_transformer.cli.prepare import prepare
 from prism_transformer.cli.recipe import recipes, show
+from prism_transformer.cli.report import report
 from prism_transformer.cli.schedule import app as schedule_app
 from prism_transformer.cli.study import app as study_app
 from prism_transformer.cli.train import generate, resume, train
@@ -49,6 +50,7 @@ app.command(
     name="eval",
     help_epilogue="Example:  prism eval runs/first --tasks diagnostic --limit 20",
 )
+app.command(report, help_epilogue="Example:  prism report studies/nano --out report")
 app.command(doctor, help_epilogue="Example:  prism doctor --json")
 app.command(export, help_epilogue="Example:  prism export prism-small hf-prism-small")
 app.command(
@@ -89,10 +91,11 @@ EXTRAS = {
     "tiktoken": "data",
     "tokenizers": "data",
     "lm_eval": "eval",
+    "jinja2": "report",
     "optuna": "study",
-    "pandas": "study",
+    "pandas": "report",
     "psycopg": "study",
-    "scipy": "study",
+    "scipy": "report",
 }
 
 

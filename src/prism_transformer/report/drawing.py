@@ -118,7 +118,7 @@ def curves(panels: Sequence[Lines], x_label: str, *, log_x: bool = False) -> Pic
                 ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
             ax.set_xlabel(x_label)
             ax.set_ylabel(panel.y_label)
-        _legend(axes[0], [(one.arm, one.tone) for one in panels[0].series])
+        _legend(picture.figure, [(one.arm, one.tone) for one in panels[0].series])
         return picture
 
 
@@ -138,7 +138,7 @@ def _draw_series(picture: Picture, ax: Axes, one: Series) -> None:
         picture.mark(band, one.arm)
 
 
-def _legend(ax: Axes, entries: Sequence[tuple[str, Tone]], **where: Any) -> None:
+def _legend(figure: Figure, entries: Sequence[tuple[str, Tone]]) -> None:
     """Names of arms by colour and marker; those that share the grey are counted, not named."""
     named = [(name, tone) for name, tone in dict.fromkeys(entries) if tone is not REST]
     rest = len(set(entries)) - len(named)
@@ -151,7 +151,7 @@ def _legend(ax: Axes, entries: Sequence[tuple[str, Tone]], **where: Any) -> None
             mpl.lines.Line2D([], [], color=REST.light, marker=REST.marker, label=f"{rest} more")
         )
     if len(handles) > 1:
-        ax.legend(handles=handles, **where)
+        figure.legend(handles=handles, loc="outside upper left", ncols=min(5, len(handles)))
 
 
 def plain_name(name: str, most: int = 28) -> str:
@@ -182,7 +182,7 @@ def differences(points: Sequence[Point], x_label: str) -> Picture:
             for part in (*bar.lines[1], *bar.lines[2]):
                 picture.mark(part, point.name)
             if point.paper is not None:
-                _paper_mark(picture, ax, point.paper, place, point.name)
+                _paper_mark(picture, ax, point.paper, place + 0.24, point.name)
         ax.set_yticks(range(len(points))[::-1], [plain_name(point.name) for point in points])
         ax.set_ylim(-0.6, len(points) - 0.4)
         ax.spines["left"].set_visible(False)
@@ -218,7 +218,7 @@ def scatter(points: Sequence[Point], front: Sequence[str], x_label: str, y_label
         ax.set_xlabel(x_label)
         ax.set_ylabel(y_label)
         ax.margins(0.12)
-        _legend(ax, [(point.name, point.tone) for point in points])
+        _legend(picture.figure, [(point.name, point.tone) for point in points])
         return picture
 
 
@@ -237,11 +237,11 @@ def bar_panels(panels: Sequence[Panel]) -> Picture:
     rows = -(-len(panels) // columns)
     with mpl.rc_context(PAGE_STYLE):
         figure = Figure(figsize=(max(3.2, 2.1 * columns), 2.5 * rows + 0.4), layout="constrained")
-        grid = figure.subplots(rows, columns, squeeze=False).flat
+        grid = list(figure.subplots(rows, columns, squeeze=False).flat)
         picture = Picture(figure)
         for ax, panel in zip(grid, panels, strict=False):
             _draw_panel(picture, ax, panel)
-        for ax in list(grid)[len(panels) :]:
+        for ax in grid[len(panels) :]:
             ax.set_axis_off()
         bars = [(bar.name, bar.tone) for panel in panels for bar in panel.bars]
         handles: list[Artist] = [

@@ -41,6 +41,14 @@ def heads_map(schedules: Mapping[str, HeadSchedule], d_model: int) -> Picture:
         return picture
 
 
+def size_label(parameters: float) -> str:
+    """Parameters in thousands, millions or billions."""
+    for size, letter in ((1e9, "B"), (1e6, "M")):
+        if parameters >= size:
+            return f"{parameters / size:.3g}{letter}"
+    return f"{parameters / 1e3:.3g}K"
+
+
 def scale_gaps(points: Sequence[Point], x_label: str, y_label: str) -> Picture:
     """Gaps with error bars against model size; the paper's hollow and joined."""
     with mpl.rc_context(PAGE_STYLE):
@@ -62,7 +70,7 @@ def scale_gaps(points: Sequence[Point], x_label: str, y_label: str) -> Picture:
                     textcoords="offset points", color=INK,
                 )  # fmt: skip
         ax.set_xscale("log")
-        ax.xaxis.set_major_formatter(lambda value, _: f"{value / 1e6:g}M")
+        ax.xaxis.set_major_formatter(lambda value, _: size_label(value))
         ax.xaxis.set_minor_formatter(lambda *_: "")
         ax.margins(x=0.15)
         ax.set_xlabel(x_label)

@@ -32,9 +32,10 @@ COLOUR = re.compile(r"#[0-9a-f]{6}\b")
 
 
 def svg_text(figure: Figure) -> str:
-    """The figure as a file would have it."""
+    """The figure as a file would have it; its layout is then settled for other formats."""
     with mpl.rc_context(PAGE_STYLE), io.StringIO() as stream:
         figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
+        figure.set_layout_engine("none")  # it takes half of the time, and would find the same
         return stream.getvalue()
 
 
