@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from prism_transformer import cost
 from prism_transformer.recipe_file import load_recipe
 from prism_transformer.report.views import View, read_views
@@ -68,7 +70,7 @@ def with_metric(
     table = collected.table.copy()
     for place in table.index[table["metric"] == metric]:
         row = table.loc[place]
-        index = 0 if row["index"] is None or row["index"] != row["index"] else int(row["index"])
+        index = 0 if pd.isna(row["index"]) else int(row["index"])
         table.loc[place, "value"] = value(row["arm"], int(row["seed"]), index)
     return replace(collected, table=table)
 

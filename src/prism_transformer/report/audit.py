@@ -187,7 +187,7 @@ def _noise() -> Finding:
             scale.loss["baseline"], scale.loss_std["baseline"], n, equal_var=False,
         )  # fmt: skip
         words.append(f"{name} p = {float(test.pvalue):.3f}")
-        clear = clear and test.pvalue < 0.05
+        clear = clear and bool(test.pvalue < 0.05)
     return Finding(
         "noise",
         "Lower loss at every scale, over three seeds",

@@ -11,7 +11,7 @@ from prism_transformer.errors import InputError
 from prism_transformer.folders import write_whole
 from prism_transformer.report.contents import Report, Section, make_report
 from prism_transformer.report.page import to_text
-from prism_transformer.report.table import markdown_text
+from prism_transformer.report.table import markdown_code, markdown_text
 from prism_transformer.report.views import View, read_views
 from prism_transformer.report.write import write_figures
 
@@ -90,7 +90,7 @@ def _readme(report: Report | None) -> str:
 
 def _study(section: Section) -> str:
     view: View = section.view
-    lines = [f"**{markdown_text(view.name)}** (`{view.command}`): {section.state}."]
+    lines = [f"**{markdown_text(view.name)}** ({markdown_code(view.command)}): {section.state}."]
     lines += [f"- {markdown_text(line)}" for line in section.sentences]
     drawings = {drawing.key: drawing for drawing in section.drawings}
     for name in SHOWN:

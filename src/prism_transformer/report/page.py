@@ -14,7 +14,7 @@ from prism_transformer.report.claims import counts
 from prism_transformer.report.contents import Report
 from prism_transformer.report.palette import BASELINE, REST, TONES
 from prism_transformer.report.svg import inline_svg
-from prism_transformer.report.table import markdown_text, to_latex, to_markdown
+from prism_transformer.report.table import markdown_code, markdown_text, to_latex, to_markdown
 
 NAMES = {
     "supported": "bears it out",
@@ -92,7 +92,7 @@ def _studies(report: Report, mark: str) -> list[str]:
             parts.append(f"*{markdown_text(facts['question'])}*")
         lines = [section.state + ".", *section.sentences]
         parts.append("\n".join(f"- {markdown_text(line)}" for line in lines))
-        parts.append(f"Made by `{facts['command']}`.")
+        parts.append(f"Made by {markdown_code(facts['command'])}.")
     return parts
 
 

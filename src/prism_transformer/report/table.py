@@ -104,12 +104,21 @@ def to_markdown(table: Table) -> str:
         rule = ("--:" if column.numeric else ":--" for column in table.columns)
         lines += [_pipes(markdown_text(column.heading) for column in table.columns), _pipes(rule)]
         lines += [_pipes(markdown_text(cell.text) for cell in row.cells) for row in table.rows]
-    below = markdown_text(table.note) + (f" Made by `{table.command}`." if table.command else "")
+    below = markdown_text(table.note) + (
+        f" Made by {markdown_code(table.command)}." if table.command else ""
+    )
     return "\n".join([*lines, "", below.strip()]) + "\n"
 
 
 def _pipes(cells: Iterable[str]) -> str:
     return "| " + " | ".join(cells) + " |"
+
+
+def markdown_code(words: str) -> str:
+    """Words as code, whatever they contain."""
+    fence = "`" * (1 + max(map(len, re.findall("`+", words)), default=0))
+    room = " " if "`" in words else ""
+    return f"{fence}{room}{' '.join(words.split())}{room}{fence}"
 
 
 MARKDOWN = str.maketrans(

@@ -114,8 +114,9 @@ def results(views: Sequence[View]) -> Table:
     ]  # fmt: skip
     rows = []
     for view in views:
-        losses, rates = view.scalar("final_val_loss"), view.scalar("tokens_per_second")
-        seconds = view.scalar("seconds")
+        losses = view.scalar("final_val_loss")
+        rates = view.scalar("tokens_per_second").where(losses.notna())
+        seconds = view.scalar("seconds").where(losses.notna())
         for arm in view.arms:
             kind = paper_arm(view, arm)
             scale = view.scale if kind else None

@@ -1,0 +1,253 @@
+"""Verdicts on drawn studies whose truth is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from uuid import uuid4
+
+import numpy as np
+import pytest
+
+from prism_transformer.report.claims import CLAIMS, Result, counts, judge_claims
+from prism_transformer.study.table import Collected
+from tests.report.studies import (
+    H100,
+    PAIRS,
+    SMALL,
+    TASKS,
+    at_scale,
+    drawn,
+    renamed,
+    views_of,
+    with_metric,
+)
+
+ALL = ("small", "medium", "large")
+PAPERS = {
+    "prism": -0.0143, "config-1": -0.0056, "config-2": -0.0065, "config-3": -0.0093,
+    "config-5": -0.0101, "config-6": -0.0120, "config-7": -0.0150, "short": -0.0100,
+}  # fmt: skip
+
+Verdicts = Callable[..., dict[str, Result]]
+
+
+@pytest.fixture
+def verdicts(tmp_path: Path) -> Verdicts:
+    def judge(*studies: Collected) -> dict[str, Result]:
+        found = judge_claims(views_of(tmp_path / uuid4().hex, *studies))
+        return {result.claim.key: result for result in found}
+
+    return judge
+
+
+def three(**what: object) -> list[Collected]:
+    return [at_scale(scale, **({"noise": 0.0005, "tasks": {}} | what)) for scale in ALL]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("effect", "noise", "expected"),
+    [(-0.02, 0.001, "supported"), (0.02, 0.001, "contradicted"), (0.0, 0.02, "within noise")],
+)
+def test_lower_loss(verdicts: Verdicts, effect: float, noise: float, expected: str) -> None:
+    found = verdicts(*three(effect=effect, noise=noise))
+    assert found["lower-loss"].verdict == expected
+    if expected != "within noise":
+        assert found["persists"].verdict == expected
+        assert found["earlier"].verdict == expected
+
+
+def test_another_scale_stands_beside_and_decides_nothing(verdicts: Verdicts) -> None:
+    found = verdicts(drawn("nano", noise=0.0001))["lower-loss"]
+    assert found.verdict == "not measured"
+    (one,) = found.evidence
+    assert (one.verdict, one.decides, one.why_not) == ("supported", False, "another scale")
+
+
+def test_two_scales_of_three_do_not_decide_but_one_can_contradict(verdicts: Verdicts) -> None:
+    good, bad = at_scale("small", noise=0.0005), at_scale("medium", effect=0.02, noise=0.0005)
+    assert verdicts(good)["lower-loss"].verdict == "not measured"
+    assert verdicts(good, bad)["lower-loss"].verdict == "contradicted"
+
+
+def test_a_swept_study_or_another_baseline_does_not_decide(verdicts: Verdicts) -> None:
+    points = [{"optim.lr": 0.001}, {"optim.lr": 0.002}]
+    swept = verdicts(at_scale("large", points=points, tasks={}))["plateau"]
+    assert {one.why_not for one in swept.evidence} == {"another scale"}
+    other = {"six": "6x12", "prism": PAIRS["small"]["prism"]}
+    found = verdicts(at_scale("small", arms=other, tasks={}))["lower-loss"]
+    assert "another baseline" in {one.why_not for one in found.evidence}
+
+
+def test_one_seed_says_nothing(verdicts: Verdicts) -> None:
+    found = verdicts(*three(seeds=(0,), effect=-0.5))
+    for key in ("lower-loss", "rate", "persists", "earlier", "scale"):
+        assert found[key].verdict == "within noise", key
+        assert "nan" not in " ".join(one.words for one in found[key].evidence)
+
+
+@pytest.mark.parametrize(
+    ("speed", "expected"), [(1.0, "supported"), (0.95, "contradicted"), (1.01, "within noise")]
+)
+def test_equal_rate_is_an_equivalence_test(verdicts: Verdicts, speed: float, expected: str) -> None:
+    assert verdicts(*three(speed=speed, seeds=range(4)))["rate"].verdict == expected
+
+
+def test_speed_on_other_hardware_decides_nothing(verdicts: Verdicts) -> None:
+    one_gpu = H100 | {"gpus": 1}
+    found = verdicts(*(at_scale(scale, hardware=one_gpu, tasks={}) for scale in ALL))
+    assert found["rate"].verdict == "not measured"
+    assert {one.why_not for one in found["rate"].evidence} == {"other hardware"}
+    assert found["lower-loss"].deciding
+
+
+def test_the_papers_ablation_supports_what_it_says(verdicts: Verdicts) -> None:
+    found = verdicts(at_scale("small", arms=SMALL, effect=PAPERS, noise=0.0002, tasks={}))
+    for key in ("wider-start", "smooth", "half"):
+        assert found[key].verdict == "supported", key
+    assert found["three-heads"].verdict in ("supported", "within noise")
+
+
+def test_an_ablation_the_other_way_round_contradicts_it(verdicts: Verdicts) -> None:
+    turned = {arm: -effect for arm, effect in PAPERS.items()} | {"short": -0.05, "config-7": -0.05}
+    found = verdicts(at_scale("small", arms=SMALL, effect=turned, noise=0.0002, tasks={}))
+    for key in ("wider-start", "smooth", "half", "three-heads"):
+        assert found[key].verdict == "contradicted", key
+
+
+def test_half_of_an_ablation_does_not_decide(verdicts: Verdicts) -> None:
+    arms = {name: SMALL[name] for name in ("uniform", "prism", "config-6", "config-3")}
+    found = verdicts(at_scale("small", arms=arms, effect=PAPERS, noise=0.0002))["wider-start"]
+    assert found.verdict == "not measured"
+    assert found.evidence[0].why_not == "not all arms or tasks of the claim"
+
+
+def test_two_heads_are_slow(verdicts: Verdicts) -> None:
+    slow = at_scale("small", arms=SMALL, speed=0.92, tasks={})
+    assert verdicts(slow)["two-heads"].verdict == "supported"
+    fast = at_scale("small", arms=SMALL, speed=1.08, tasks={})
+    assert verdicts(fast)["two-heads"].verdict == "contradicted"
+
+
+def profile(shift: Callable[[int, int], float]) -> Callable[[str, int, int], float]:
+    """Attention distance that grows with depth; Prism's is shifted by layer."""
+    draw = np.random.default_rng(0)
+
+    def value(arm: str, seed: int, layer: int) -> float:
+        moved = shift(layer, seed) if arm == "prism" else 0.0
+        return 200 + 5 * layer + moved + float(draw.normal(0, 0.3))
+
+    return value
+
+
+def attention(shift: Callable[[int, int], float]) -> list[Collected]:
+    return [with_metric(one, "attention.distance", profile(shift)) for one in three()]
+
+
+def test_attention_as_the_paper_has_it(verdicts: Verdicts) -> None:
+    # Every scale's ramp completes after layer 5, and 30 tokens are far from noise.
+    found = verdicts(*attention(lambda layer, _: -30 if layer < 6 else 30 if layer < 9 else 0.0))
+    for key in ("early-local", "late-equal", "boundary"):
+        assert found[key].verdict == "supported", key
+    assert found["middle-global"].verdict in ("supported", "within noise")
+
+
+def test_attention_the_other_way_round(verdicts: Verdicts) -> None:
+    found = verdicts(*attention(lambda layer, _: 30.0 if layer < 6 else -30.0))
+    for key in ("early-local", "middle-global", "late-equal", "boundary"):
+        assert found[key].verdict == "contradicted", key
+
+
+def test_attention_that_is_noise(verdicts: Verdicts) -> None:
+    draw = np.random.default_rng(1)
+    found = verdicts(*attention(lambda *_: float(draw.normal(0, 40))))
+    for key in ("early-local", "middle-global", "late-equal"):
+        assert found[key].verdict == "within noise", key
+
+
+def scored(points: float, noise: float) -> list[Collected]:
+    """Four benchmarks on which Prism is this many points ahead, give or take little."""
+    draw = np.random.default_rng(2)
+    found = []
+    for one in three(tasks=TASKS):
+        for task in ("piqa", "arc_easy", "winogrande"):
+            one = with_metric(one, f"eval.{task}.acc", _score(draw, points, noise))
+        found.append(with_metric(one, "eval.hellaswag.acc_norm", _score(draw, points, noise)))
+    return found
+
+
+def _score(
+    draw: np.random.Generator, points: float, noise: float
+) -> Callable[[str, int, int], float]:
+    return lambda arm, *_: (
+        0.5 + (arm == "prism") * points / 100 + float(draw.normal(0, noise / 100))
+    )
+
+
+@pytest.mark.parametrize(
+    ("points", "noise", "expected"),
+    [
+        (0.0, 0.05, "supported"),
+        (3.0, 0.05, "supported"),
+        (-3.0, 0.05, "contradicted"),
+        (-0.5, 1.0, "within noise"),
+    ],
+)
+def test_downstream_parity_or_better(
+    verdicts: Verdicts, points: float, noise: float, expected: str
+) -> None:
+    assert verdicts(*scored(points, noise))["downstream"].verdict == expected
+
+
+def test_downstream_needs_all_four_tasks(verdicts: Verdicts) -> None:
+    found = verdicts(*three(tasks={"piqa": "acc"}))["downstream"]
+    assert found.verdict == "not measured"
+
+
+@pytest.mark.parametrize(("large", "expected"), [(-0.02, "supported"), (-0.002, "contradicted")])
+def test_the_gap_over_scales(verdicts: Verdicts, large: float, expected: str) -> None:
+    gaps = {"small": -0.014, "medium": -0.014, "large": large}
+    studies = [at_scale(s, effect=gap, noise=0.0005, tasks={}) for s, gap in gaps.items()]
+    assert verdicts(*studies)["scale"].verdict == expected
+    assert verdicts(*studies[:2])["scale"].verdict == "not measured"
+
+
+def test_widening_and_plateau(verdicts: Verdicts) -> None:
+    """The drawn gap is level, so it never widens; from the paper's curve it does."""
+    study = at_scale("large", effect=-0.008, noise=0.0002, tasks={})
+    assert verdicts(study)["plateau"].verdict in ("within noise", "contradicted")
+    table = study.table
+    prism = (table["arm"] == "prism") & (table["metric"] == "val_loss")
+    tokens = table.loc[prism, "step"].astype(float) * study.batch_tokens
+    table.loc[prism, "value"] += 0.006 * np.clip(1 - tokens / 9e9, 0, 1)
+    assert verdicts(study)["plateau"].verdict == "supported"
+
+
+def test_neutrality_is_arithmetic_and_hashes_stand_beside(verdicts: Verdicts) -> None:
+    study = drawn()
+    found = verdicts(study)["neutral"]
+    assert found.verdict == "supported"
+    assert len(found.deciding) == 3
+    assert found.beside[0].words == (
+        "initial weights of 2 arms are equal to the last bit in 3 seeds"
+    )
+    runs = [run | {"hashes": {"initial_weights": run["run"]}} for run in study.facts["runs"]]
+    assert verdicts(renamed(study, runs=runs))["neutral"].beside[0].verdict == "contradicted"
+
+
+def test_grouped_queries(verdicts: Verdicts) -> None:
+    study = drawn(noise=0.0005)
+    assert not verdicts(study)["gqa"].evidence
+    recipe = study.facts["recipe"]
+    shared = recipe | {"model": recipe["model"] | {"queries_per_kv": 2}}
+    (one,) = verdicts(renamed(study, recipe=shared))["gqa"].evidence
+    assert (one.verdict, one.decides) == ("supported", False)
+
+
+def test_every_claim_of_the_list_is_there(verdicts: Verdicts) -> None:
+    found = verdicts(drawn())
+    assert len(found) == len(CLAIMS) == 19
+    assert found["inference"].verdict == "not measured"
+    assert sum(counts(list(found.values())).values()) == 19
+    for claim in CLAIMS:
+        assert claim.text and claim.where and claim.rule and claim.scales and claim.fill  # noqa: PT018

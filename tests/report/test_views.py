@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from prism_transformer.errors import InputError
+from prism_transformer.report.palette import BASELINE, REST, TONES, arm_tones
+from prism_transformer.report.views import read_views
+from prism_transformer.study.table import write_collected
+from tests.report.studies import at_scale, drawn
+
+
+def test_a_study_its_collected_folder_and_a_folder_of_both(tmp_path: Path) -> None:
+    write_collected(tmp_path / "results" / "a", drawn("a"))
+    write_collected(tmp_path / "results" / "b" / "collected", drawn("b"))
+    for place, names in (
+        ("results/a", ["a"]),
+        ("results/b", ["b"]),
+        ("results/b/collected", ["b"]),
+        ("results", ["a", "b"]),
+    ):
+        assert [view.name for view in read_views([tmp_path / place])] == names
+
+
+def test_every_point_is_a_view_and_keys_do_not_clash(tmp_path: Path) -> None:
+    swept = drawn("Nano <1>", points=[{"optim.lr": 0.001}, {"optim.lr": 0.003}])
+    write_collected(tmp_path / "a", swept)
+    write_collected(tmp_path / "b", swept)
+    views = read_views([tmp_path])
+    assert [view.key for view in views] == ["nano-1-0", "nano-1-1", "nano-1-0-2", "nano-1-1-2"]
+    assert views[1].name == "Nano <1>, optim.lr=0.003"
+    assert views[0].scalar("final_val_loss").ne(views[1].scalar("final_val_loss")).all(axis=None)
+
+
+def test_what_is_no_study_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "first"
+    run.mkdir(parents=True)
+    (run / "recipe.toml").touch()
+    (run / "metrics.jsonl").touch()
+    (tmp_path / "empty").mkdir()
+    for place, message in (
+        ("nowhere", "no such folder"),
+        ("empty", "no study.json"),
+        ("runs", "prism study collect"),
+        ("runs/first", "a single run"),
+    ):
+        with pytest.raises(InputError, match=message):
+            read_views([tmp_path / place])
+
+
+def test_a_damaged_table_is_an_error_of_the_input(tmp_path: Path) -> None:
+    write_collected(tmp_path, drawn())
+    (tmp_path / "table.parquet").write_bytes(b"no parquet")
+    with pytest.raises(InputError, match="cannot be read"):
+        read_views([tmp_path])
+    facts = json.loads((tmp_path / "study.json").read_text("utf-8"))
+    (tmp_path / "study.json").write_text(json.dumps(facts | {"format": 99}), "utf-8")
+    write_collected(tmp_path / "other", drawn())
+    facts["format"] = 99
+    (tmp_path / "other" / "study.json").write_text(json.dumps(facts), "utf-8")
+    with pytest.raises(InputError, match="format 99"):
+        read_views([tmp_path / "other"])
+
+
+def test_the_main_arm(tmp_path: Path) -> None:
+    arms = {"uniform": "12x12", "other": "6x12", "ours": "3x2 6x2 8x2 12x6"}
+    for place, study in enumerate(
+        (
+            at_scale("small", arms=arms),  # the paper's schedule, whatever it is called
+            drawn(arms={"uniform": "8x8", "b": "4x8", "Prism": "2x2 8x6"}),  # by name
+            drawn(arms={"uniform": "8x8", "b": "4x8"}),  # the first
+            drawn(arms={"uniform": "8x8"}),  # none
+        )
+    ):
+        write_collected(tmp_path / str(place), study)
+    assert [view.main for view in read_views([tmp_path])] == ["ours", "Prism", "b", None]
+
+
+def test_one_colour_for_each_arm_and_grey_for_the_rest() -> None:
+    tones = arm_tones(["uniform"], ["uniform", *(f"arm-{n}" for n in range(60))])
+    assert tones["uniform"] is BASELINE
+    assert [tones[f"arm-{n}"] for n in range(7)] == list(TONES)
+    assert {tones[f"arm-{n}"] for n in range(7, 60)} == {REST}
+
+
+def contrast(first: str, second: str) -> float:
+    """WCAG's ratio of luminances."""
+
+    def luminance(colour: str) -> float:
+        parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    light, dark = sorted((luminance(first), luminance(second)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("tone", [BASELINE, *TONES], ids=lambda tone: tone.name)
+def test_lines_stand_out_from_the_paper(tone: object) -> None:
+    assert contrast(tone.light, "#ffffff") > 3  # type: ignore[attr-defined]
+    assert contrast(tone.dark, "#17181b") > 3  # type: ignore[attr-defined]
