@@ -47,3 +47,23 @@ def test_numbers_are_the_papers() -> None:
         for loss, std in zip(scale.loss.values(), scale.loss_std.values(), strict=True):
             numbers = rf"{loss:.4f} \\pm {std:.4f}}}?\$ & {scale.tokens_per_second // 1000}K"
             assert re.search(rf"{numbers} & {scale.hours:.2f}", text)
+
+
+@pytest.mark.skipif(not SOURCE.exists(), reason="the paper's source is not beside this checkout")
+def test_benchmarks_are_the_papers() -> None:
+    table = SOURCE.read_text("utf-8").split(r"\label{tab:benchmarks}")[1].split(r"\bottomrule")[0]
+    printed = re.findall(r"\b\d\d\.\d\b", table.split(r"\midrule", 1)[1])
+    order = ("hellaswag", "piqa", "winogrande", "blimp", "arc_easy", "wikitext")
+    ours = [
+        f"{scale.benchmarks[arm][task]:.1f}"
+        for scale in paper.scales().values()
+        for arm in ("baseline", "prism")
+        for task in order
+    ]
+    assert printed == ours
+
+
+def test_numbers_in_the_text() -> None:
+    assert paper.text().tokens_per_parameter == (25, 30)
+    assert paper.text().plateau == -0.008
+    assert paper.scales()["medium"].gap == pytest.approx(-0.0071)

@@ -72,8 +72,9 @@ class Report:
 
 def make_report(views: Sequence[View]) -> Report:
     """Tables, figures, claims and audit of these studies."""
+    mains = [view.main for view in views if view.main is not None]
     tones = arm_tones(
-        (view.baseline for view in views), (arm for view in views for arm in view.arms)
+        (view.baseline for view in views), (*mains, *(arm for view in views for arm in view.arms))
     )
     names = dict.fromkeys(view.collected.facts["name"] for view in views)
     return Report(

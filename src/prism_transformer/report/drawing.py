@@ -133,7 +133,7 @@ def _draw_series(picture: Picture, ax: Axes, one: Series) -> None:
         markersize=3.2, zorder=order,
     )  # fmt: skip
     picture.mark(dots, one.arm, one.tips[::every])
-    if one.low is not None and one.high is not None and len(one.x) > 1:
+    if one.low is not None and one.high is not None and len(one.x) > 1 and one.tone is not REST:
         band = ax.fill_between(one.x, one.low, one.high, color=one.tone.light, alpha=0.18, lw=0)
         picture.mark(band, one.arm)
 
@@ -207,9 +207,11 @@ def scatter(points: Sequence[Point], front: Sequence[str], x_label: str, y_label
         if len(best) > 1:
             ax.plot([p.x for p in best], [p.y for p in best], color=FAINT, lw=0.9, zorder=1)
         for point in points:
+            plain = point.tone is REST  # whiskers of many arms would hide the arms
             bar = ax.errorbar(
-                point.x, point.y, xerr=point.x_error or None, yerr=point.y_error or None,
-                color=point.tone.light, marker=point.tone.marker, markersize=6, capsize=2,
+                point.x, point.y, xerr=None if plain else point.x_error or None,
+                yerr=None if plain else point.y_error or None, color=point.tone.light,
+                marker=point.tone.marker, markersize=6, capsize=2,
                 elinewidth=0.9,
             )  # fmt: skip
             picture.mark(bar.lines[0], point.name, [point.tip])

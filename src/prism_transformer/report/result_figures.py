@@ -188,8 +188,8 @@ def pareto_figure(view: View, tones: Tones) -> Drawing:
     names = ", ".join(p.name for p in points if p.name in best)
     alt = f"Loss against tokens per second. On the front: {names}."
     note = (
-        "Means over seeds, whiskers one s.d. The line joins the arms that none beats in both; no "
-        "account is taken of noise."
+        "Means over seeds, whiskers one s.d. (none for arms in grey). The line joins the "
+        "arms that none beats in both; no account is taken of noise."
     )
     data = data_table(key, columns, rows)
     return Drawing(key, title, picture, alt, data, note, view.command)

@@ -35,7 +35,7 @@ def svg_text(figure: Figure) -> str:
     """The figure as a file would have it; its layout is then settled for other formats."""
     with mpl.rc_context(PAGE_STYLE), io.StringIO() as stream:
         figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
-        figure.set_layout_engine("none")  # it takes half of the time, and would find the same
+        figure.set_layout_engine(None)  # it takes half of the time, and would find the same
         return stream.getvalue()
 
 

@@ -162,16 +162,23 @@ class View:
 
         Only seeds that have a value everywhere the arm has one.
         """
+        if (metric, by) not in self._series:
+            self._series[metric, by] = self._read_series(metric, by)
+        return self._series[metric, by]
+
+    @cached_property
+    def _series(self) -> dict[tuple[str, str], dict[str, pd.DataFrame]]:
+        return {}
+
+    def _read_series(self, metric: str, by: str) -> dict[str, pd.DataFrame]:
         rows = self.collected.metric(metric, self.point)
+        wide = rows.pivot(index=by, columns=["arm", "seed"], values="value").sort_index()
         found = {}
-        for arm in self.arms:
-            wide = rows[rows["arm"] == arm].pivot_table(
-                index=by, columns="seed", values="value", aggfunc="last"
-            )
-            wide = wide.astype(float).sort_index().dropna(axis="columns")
-            if not wide.empty:
-                found[arm] = wide
-        return found
+        for arm in dict.fromkeys(wide.columns.get_level_values("arm")):
+            each = finite(wide[arm].dropna(how="all")).dropna(axis="columns")
+            if not each.empty:
+                found[arm] = each
+        return {arm: found[arm] for arm in self.arms if arm in found}
 
     def tasks(self) -> list[tuple[str, str]]:
         """Benchmarks that were scored, each with the metric that tables show."""
