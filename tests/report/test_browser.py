@@ -137,7 +137,7 @@ def test_tables_sort_by_number_and_by_name(tab: Any) -> None:
 
 def test_arms_can_be_switched_off_and_on_with_the_keyboard(tab: Any) -> None:
     page = tab().page
-    box = page.get_by_label("reversed")
+    box = page.get_by_role("checkbox", name="reversed")
     number = box.get_attribute("id").removeprefix("arm-")
     of_it = page.locator(f"[data-arm='{number}']")
     shown = f"() => [...document.querySelectorAll(\"[data-arm='{number}']\")]"
@@ -157,7 +157,7 @@ def test_arms_switch_without_script_too(tab: Any) -> None:
     page = tab(java_script_enabled=False).page
     row = page.locator("#table-results tr[data-arm]", has_text="reversed").first
     assert row.is_visible()
-    page.get_by_label("reversed").uncheck()
+    page.get_by_role("checkbox", name="reversed").uncheck()
     assert not row.is_visible()
     assert page.locator("h1").is_visible()
     assert page.locator("th button").count() == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from prism_transformer.report.result_figures import (
     pareto_figure,
     position_figure,
 )
-from prism_transformer.report.table import Table
+from prism_transformer.report.table import MINUS, Table
 from prism_transformer.report.training_figures import (
     difference_figure,
     gap_figure,
@@ -116,7 +117,7 @@ def sentences(view: View) -> tuple[str, ...]:
         return ("One arm only: there is nothing to compare it with.",)
     others = [arm for arm in view.others if arm != view.main]
     shown = [view.main, *(others if len(others) < MOST_SENTENCES else [])]
-    told = tuple(sentence(view.row(arm)) for arm in shown)
+    told = tuple(re.sub(r"(?<=[ (])-(?=\d)", MINUS, sentence(view.row(arm))) for arm in shown)
     if len(shown) <= len(others):
         told += (f"{len(others)} more arms stand in the tables.",)
     return told

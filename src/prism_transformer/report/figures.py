@@ -26,6 +26,8 @@ ANALYZE = "prism analyze RUN, then prism study collect"
 LOSS = "prism loss RUN, then prism study collect"
 STUDY = "prism study run"
 
+MOST_LISTED = 12
+
 Tones = Mapping[str, Tone]
 
 
@@ -54,6 +56,13 @@ def absent(view: View | None, name: str, title: str, missing: str, command: str)
 def data_table(key: str, columns: Sequence[Column], rows: Sequence[Row]) -> Table:
     """The numbers of a figure."""
     return Table(f"{key}-data", "What is drawn", tuple(columns), tuple(rows))
+
+
+def listed(parts: Sequence[str]) -> str:
+    """Parts of a text alternative; where there are many, the first and how many more."""
+    more = len(parts) - MOST_LISTED
+    shown = [*parts[:MOST_LISTED], *([f"{more} more are in the data"] if more > 0 else [])]
+    return "; ".join(shown) + "."
 
 
 def seeds_note(view: View, n: int) -> str:

@@ -17,10 +17,10 @@ from prism_transformer.report.svg import inline_svg
 from prism_transformer.report.table import markdown_code, markdown_text, to_latex, to_markdown
 
 NAMES = {
-    "supported": "bears it out",
-    "contradicted": "goes against it",
-    "within noise": "cannot tell",
-    "not measured": "nobody has looked yet",
+    "supported": "measured, and so",
+    "contradicted": "measured, and not so",
+    "within noise": "measured, and too close to tell",
+    "not measured": "no study of its scale and hardware yet",
 }
 
 

@@ -24,6 +24,7 @@ from prism_transformer.report.figures import (
     absent,
     band,
     data_table,
+    listed,
     most_seeds,
     paired_rows,
     seeds_note,
@@ -67,7 +68,7 @@ def benchmark_figure(view: View, tones: Tones) -> Drawing:
         *words("arm", "task", "metric"), Column("mean"), Column("s.d."), Column("seeds"),
         Column("paper's"),
     ]  # fmt: skip
-    alt = "Benchmark scores: " + "; ".join(bar.tip for panel in panels for bar in panel.bars) + "."
+    alt = "Benchmark scores: " + listed([bar.tip for panel in panels for bar in panel.bars])
     note = "Means over seeds, whiskers one s.d.; accuracies in percent, perplexity lower is better."
     if len(arms) > MOST_BARS:
         note += f" The first {MOST_BARS} of {len(arms)} arms; all are in the data."
@@ -147,8 +148,8 @@ def position_figure(view: View, tones: Tones) -> Drawing:
         Column("s.d.", "nats/token"), Column("seeds"),
     ]  # fmt: skip
     picture = curves(panels, "position in the context, tokens (end of bin)", log_x=True)
-    ends = "; ".join(f"{one.arm} {one.y[0]:.3f} to {one.y[-1]:.3f}" for one in series)
-    alt = f"Loss from the first to the last positions of the context: {ends}."
+    ends = listed([f"{one.arm} {one.y[0]:.3f} to {one.y[-1]:.3f}" for one in series])
+    alt = f"Loss from the first to the last positions of the context: {ends}"
     note = f"Means over seeds, bands one s.d.; {seeds_note(view, most_seeds(found))}."
     data = data_table(key, columns, rows)
     return Drawing(key, title, picture, alt, data, note, view.command)

@@ -124,7 +124,8 @@ def results(views: Sequence[View]) -> Table:
                 text(view.name), text(arm), number(losses[arm].count(), 0), over_seeds(losses[arm]),
                 _paper_loss(view, arm),
                 over_seeds(rates[arm], 0), number(scale.tokens_per_second if scale else None, 0),
-                over_seeds(seconds[arm] / 3600, 2), number(scale.hours if scale else None, 2),
+                over_seeds(seconds[arm] / 3600, hour_places(view)),
+                number(scale.hours if scale else None, 2),
             )  # fmt: skip
             rows.append(Row(cells, arm))
     note = (
@@ -132,6 +133,12 @@ def results(views: Sequence[View]) -> Table:
         "three seeds, 8 x H100."
     )
     return make_table("results", "Validation loss, rate and time", columns, rows, views, note)
+
+
+def hour_places(view: View) -> int:
+    """Decimals of an hour: two as the paper has, four where runs take minutes."""
+    longest = view.scalar("seconds").max(axis=None)
+    return 4 if longest < 1800 else 2
 
 
 def _paper_loss(view: View, arm: str) -> Cell:
@@ -285,7 +292,8 @@ def runs(views: Sequence[View]) -> Table:
             at = (run["seed"], run["arm"])
             cells = (
                 text(view.name), text(run["run"]), text(run["arm"]), number(run["seed"], 0),
-                text(run["state"]), number(rates.at[at], 0), number(seconds.at[at] / 3600, 2),
+                text(run["state"]), number(rates.at[at], 0),
+                number(seconds.at[at] / 3600, hour_places(view)),
                 number(memory.at[at] / 1e9, 2), text(machine(run["hardware"])),
                 text(run["failure"]),
             )  # fmt: skip

@@ -15,6 +15,7 @@ from prism_transformer.report.figures import (
     absent,
     band,
     data_table,
+    listed,
     most_seeds,
     paired_rows,
     seeds_note,
@@ -65,7 +66,7 @@ def schedule_map(view: View, tones: Tones) -> Drawing | None:
         return None
     schedules = {arm: view.schedule(arm) for arm in view.arms}
     picture = heads_map(schedules, view.d_model)
-    alt = "Heads in each layer: " + "; ".join(f"{arm} {s}" for arm, s in schedules.items()) + "."
+    alt = "Heads in each layer: " + listed([f"{arm} {s}" for arm, s in schedules.items()])
     note = "A cell is a layer; the number is its heads, the colour their width."
     key, title = f"{view.key}-schedule-map", "Schedules of all arms"
     return Drawing(key, title, picture, alt, None, note, view.command)
@@ -89,9 +90,9 @@ def loss_curves(view: View, tones: Tones) -> Drawing:
         Column("s.d.", "nats/token"), Column("seeds"),
     ]  # fmt: skip
     picture = curves([Lines(series, "validation loss, nats/token")], f"training tokens, {name}")
-    ends = "; ".join(f"{one.arm} ends at {one.y[-1]:.4f}" for one in series)
+    ends = listed([f"{one.arm} ends at {one.y[-1]:.4f}" for one in series])
     note = f"Means, bands one s.d. over seeds; {seeds_note(view, most_seeds(found))}."
-    alt = f"Validation loss over training, nats per token: {ends}."
+    alt = f"Validation loss over training, nats per token: {ends}"
     data = data_table(key, columns, rows)
     return Drawing(key, title, picture, alt, data, note, view.command)
 
@@ -129,14 +130,14 @@ def gap_figure(view: View, tones: Tones) -> Drawing:
     ]  # fmt: skip
     lines = Lines(series, f"loss less {view.baseline}'s, nats/token", zero=True)
     picture = curves([lines], f"training tokens, {name}")
-    ends = "; ".join(f"{one.arm} ends at {signed(one.y[-1])}" for one in series)
+    ends = listed([f"{one.arm} ends at {signed(one.y[-1])}" for one in series])
     note = (
         f"Mean over pairs of one seed, bands one s.d. as in the paper; {seeds_note(view, most)}. "
         "The first tenth of training is only in the data, which has t intervals too."
     )
     if view.scale is not None and view.scale.name == "large":
         note += f" The paper: a plateau near {signed(paper.text().plateau, 3)} from 10 billion on."
-    alt = f"Loss less {view.baseline}'s over training, below 0 is better: {ends}."
+    alt = f"Loss less {view.baseline}'s over training, below 0 is better: {ends}"
     data = data_table(key, columns, rows)
     return Drawing(key, title, picture, alt, data, note, view.command)
 
@@ -171,7 +172,7 @@ def difference_figure(view: View, tones: Tones) -> Drawing:
     note = "Small dots are seeds, bars the 95 % t interval of the mean; below 0 is better."
     if any(point.paper is not None for point in points):
         note += " Diamonds: the paper's."
-    alt = f"Final loss less {view.baseline}'s: " + "; ".join(point.tip for point in points) + "."
+    alt = f"Final loss less {view.baseline}'s: " + listed([point.tip for point in points])
     data = data_table(key, columns, rows)
     return Drawing(key, title, picture, alt, data, note, view.command)
 
@@ -210,7 +211,7 @@ def scales_figure(views: Sequence[View], tones: Tones) -> Drawing:
             number(error), number(paper.text().seeds, 0),
         )  # fmt: skip
         rows.append(Row(cells, paper=True))
-    alt = "Final gap by parameters: " + "; ".join(point.tip for point in points) + "."
+    alt = "Final gap by parameters: " + listed([point.tip for point in points])
     note = (
         "Whiskers: one s.d., propagated from both arms as the paper does; it ignores that runs of "
         "one seed are paired. Diamonds: the paper's, drawn a little to the right."

@@ -19,7 +19,7 @@ from prism_transformer.report.table import signed
 from prism_transformer.report.tables import share_at_base
 from prism_transformer.report.views import View
 from prism_transformer.study.compare import PARITY_MARGIN
-from prism_transformer.study.statistics import Paired, equivalence, paired
+from prism_transformer.study.statistics import Paired, Ratio, equivalence, paired
 
 TASKS = ("piqa", "hellaswag", "arc_easy", "winogrande")  # those that the paper's abstract names
 TASK_MARGIN = 1.0  # accuracy points
@@ -240,11 +240,18 @@ def equal_rate(view: View) -> Judged | None:
     outside = found.high < 1 / (1 + PARITY_MARGIN) or found.low > 1 + PARITY_MARGIN
     verdict = Verdict.CONTRADICTED if outside else Verdict.NOISE
     words = (
-        f"{view.main}: {100 * (found.mean - 1):+.2f} % (95 % {100 * (found.low - 1):+.2f} to "
-        f"{100 * (found.high - 1):+.2f}, {len(found.ratios)} pairs; equal within "
-        f"{100 * PARITY_MARGIN:g} %: p {row.parity.p:.2g})"
+        f"{view.main}: {_change(found)}; equal within {100 * PARITY_MARGIN:g} %: "
+        f"{'p ' + format(row.parity.p, '.2g') if len(found.ratios) > 1 else 'nobody can know'}"
     )
-    return Judged(Verdict.SUPPORTED if row.parity.equal else verdict, words.replace("nan", "?"))
+    return Judged(Verdict.SUPPORTED if row.parity.equal else verdict, words)
+
+
+def _change(found: Ratio) -> str:
+    """A ratio of rates in percent, with its interval."""
+    mean, low, high = (signed(100 * (x - 1), 2) for x in (found.mean, found.low, found.high))
+    if len(found.ratios) == 1:
+        return f"{mean} % (1 pair: no interval)"
+    return f"{mean} % (95 % {low} to {high}, {len(found.ratios)} pairs)"
 
 
 def widest_start_is_slow(view: View) -> Judged | None:
@@ -256,7 +263,7 @@ def widest_start_is_slow(view: View) -> Judged | None:
             continue
         slower = Verdict.SUPPORTED if found.high < 1 else Verdict.NOISE
         verdicts.append(Verdict.CONTRADICTED if found.low > 1 else slower)
-        words.append(f"{arm}: {100 * (found.mean - 1):+.1f} %")
+        words.append(f"{arm}: {_change(found)}")
     return Judged(strictest(verdicts), "; ".join(words)) if verdicts else None
 
 
