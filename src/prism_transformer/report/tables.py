@@ -138,7 +138,7 @@ def results(views: Sequence[View]) -> Table:
 def hour_places(view: View) -> int:
     """Decimals of an hour: two as the paper has, four where runs take minutes."""
     longest = view.scalar("seconds").max(axis=None)
-    return 4 if longest < 1800 else 2
+    return 4 if longest < 900 else 2
 
 
 def _paper_loss(view: View, arm: str) -> Cell:
