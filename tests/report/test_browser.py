@@ -147,9 +147,9 @@ def test_arms_can_be_switched_off_and_on_with_the_keyboard(tab: Any) -> None:
     box.focus()
     page.keyboard.press("Space")
     assert page.evaluate(visible) == 0
-    page.get_by_role("button", name="none").click()
+    page.get_by_role("button", name="none", exact=True).click()
     assert page.locator("input:checked").count() == 0
-    page.get_by_role("button", name="all").click()
+    page.get_by_role("button", name="all", exact=True).click()
     assert page.evaluate(visible) == of_it.count()
 
 
