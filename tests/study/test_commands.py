@@ -25,7 +25,10 @@ def test_a_study_from_the_plan_to_the_sentence(
     ran = prism_inside("study", "run", file)
     assert ran.returncode == 0, ran.stderr
     assert "prism-seed1: step 20, validation loss" in ran.stdout
-    assert "prism against uniform: " in ran.stdout.splitlines()[-2]
+    *_, sentence, _, report = ran.stdout.splitlines()
+    assert sentence.startswith("prism against uniform: ")
+    assert report == "report: studies/tiny/report/index.html"
+    assert "prism against uniform" in (tmp_path / report.partition(" ")[2]).read_text("utf-8")
 
     again = prism_inside("study", "run", file)
     assert "4 done" in again.stdout

@@ -328,13 +328,17 @@ def _work(console: Console, home: Home, queue: Queue, device: str, *, more: bool
 
 
 def _finish(console: Console, home: Home) -> int:
-    """Collect and compare; what failed is named."""
+    """Collect, compare and report; what failed is named."""
+    from prism_transformer.report.write import write_report
     from prism_transformer.study.show import print_comparison
     from prism_transformer.terminal import say
 
     found = home.collect()
     print_comparison(console, found)
+    with console.status("drawing the report"):
+        written = write_report([home.folder], home.folder / "report")
     say(console, f"table: {home.folder / 'collected'}")
+    say(console, f"report: {written.page}")
     failures = home.failures()
     for name, reason in failures.items():
         say(console, f"FAILED  {name}: {reason}")
