@@ -72,7 +72,7 @@ def compare_profiles(
         right.plot(layers, gap, color="#333333", marker="o", markersize=4)
         right.fill_between(layers, gap - spread, gap + spread, color="#333333", alpha=0.2, lw=0)
         right.set_title(f"{names[1]} less {names[0]}", fontsize=9)
-        right.set_ylabel("difference")
+        right.set_ylabel(", ".join(["difference", *LABELS[statistic].split(", ")[1:]]))
         changes = sign_changes(gap)
         for change in changes:
             right.axvline(change, color="#228833", linestyle="--", linewidth=1)

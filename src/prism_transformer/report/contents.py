@@ -44,6 +44,7 @@ class Section:
 
     view: View
     state: str
+    hardware: str
     sentences: tuple[str, ...]
     drawings: tuple[Drawing, ...]
 
@@ -100,7 +101,9 @@ def make_report(views: Sequence[View]) -> Report:
 
 def _section(view: View, tones: Tones) -> Section:
     drawn = (draw(view, tones) for draw in FIGURES)
-    return Section(view, state(view), sentences(view), tuple(d for d in drawn if d is not None))
+    return Section(
+        view, state(view), hardware(view), sentences(view), tuple(d for d in drawn if d is not None)
+    )
 
 
 def state(view: View) -> str:
@@ -109,6 +112,12 @@ def state(view: View) -> str:
     done = f"{counts.pop('complete', 0)} of {len(view.runs)} runs complete"
     rest = ", ".join(f"{n} {name}" for name, n in sorted(counts.items()))
     return f"{done}; {rest}: these results are partial" if rest else done
+
+
+def hardware(view: View) -> str:
+    """The machines of a study."""
+    found = dict.fromkeys(tables.machine(run["hardware"]) for run in view.runs if run["hardware"])
+    return "; ".join(found) or "unknown hardware"
 
 
 def sentences(view: View) -> tuple[str, ...]:

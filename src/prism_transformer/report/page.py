@@ -90,7 +90,7 @@ def _studies(report: Report, mark: str) -> list[str]:
         parts.append(f"{mark}# {markdown_text(section.view.name)}")
         if facts["question"]:
             parts.append(f"*{markdown_text(facts['question'])}*")
-        lines = [section.state + ".", *section.sentences]
+        lines = [f"{section.state}, on {section.hardware}.", *section.sentences]
         parts.append("\n".join(f"- {markdown_text(line)}" for line in lines))
         parts.append(f"Made by {markdown_code(facts['command'])}.")
     return parts

@@ -97,6 +97,6 @@
     button.type = "button";
     button.textContent = name;
     button.addEventListener("click", () => boxes.forEach((box) => { box.checked = on; }));
-    arms.append(button);
+    boxes[0].closest("label").before(button);
   }
 })();
