@@ -242,6 +242,12 @@ def test_grouped_queries(verdicts: Verdicts) -> None:
     shared = recipe | {"model": recipe["model"] | {"queries_per_kv": 2}}
     (one,) = verdicts(renamed(study, recipe=shared))["gqa"].evidence
     assert (one.verdict, one.decides) == ("supported", False)
+    arms = {"uniform": "12x12", "prism": "3x2 6x4 12x6"}
+    study = at_scale("small", arms=arms, noise=0.0005, tasks={})
+    recipe = study.facts["recipe"]
+    shared = recipe | {"model": recipe["model"] | {"queries_per_kv": 3}}
+    found = verdicts(renamed(study, recipe=shared, scale=None))["gqa"]
+    assert found.verdict == "supported"
 
 
 def test_every_claim_of_the_list_is_there(verdicts: Verdicts) -> None:

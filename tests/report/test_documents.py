@@ -69,9 +69,9 @@ def test_results_at_the_papers_scale_do_not_call_themselves_small(project: Path)
 def test_hours_and_disk_in_the_guide_follow_from_the_papers_rates() -> None:
     text = (ROOT / "docs" / "reproduce.md").read_text("utf-8")
     rows = re.findall(r"\| (\w+) \|[^|]*\| (\d+) \| ([\d.]+) \| ([\d.]+) \| (\d+) GB \|", text)
-    assert len(rows) == 4
+    assert len(rows) == 5
     for name, runs, each, hours, disk in rows:
-        scale = paper.scales()["small" if name == "ablation" else name]
+        scale = paper.scales()["small" if name in ("ablation", "gqa") else name]
         recipe = load_recipe(f"prism-{scale.name}")
         one = cost.hours(recipe.train.tokens, scale.tokens_per_second)
         assert (each, hours) == (f"{one:.2f}", f"{int(runs) * one:.1f}")

@@ -151,7 +151,7 @@ def _legend(figure: Figure, entries: Sequence[tuple[str, Tone]]) -> None:
             mpl.lines.Line2D([], [], color=REST.light, marker=REST.marker, label=f"{rest} more")
         )
     if len(handles) > 1:
-        figure.legend(handles=handles, loc="outside upper left", ncols=min(5, len(handles)))
+        figure.legend(handles=handles, loc="outside upper left", ncols=min(6, len(handles)))
 
 
 def plain_name(name: str, most: int = 28) -> str:

@@ -66,8 +66,8 @@ def scale_gaps(points: Sequence[Point], x_label: str, y_label: str) -> Picture:
             picture.mark(bar.lines[0], None, [point.tip])
             if not hollow:
                 ax.annotate(
-                    plain_name(point.name), (point.x, point.y), xytext=(7, 4), fontsize=8,
-                    textcoords="offset points", color=INK,
+                    plain_name(point.name), (point.x, point.y), xytext=(-7, 4), ha="right",
+                    textcoords="offset points", fontsize=8, color=INK,
                 )  # fmt: skip
         ax.set_xscale("log")
         ax.xaxis.set_major_formatter(lambda value, _: size_label(value))

@@ -151,7 +151,14 @@ class View:
 
     def scalar(self, metric: str) -> pd.DataFrame:
         """A metric that each run has once: a row for each seed, a column for each arm."""
-        return finite(self.collected.by_seed(metric, self.point))[self.arms]
+        if metric not in self._scalars:
+            wide = finite(self.collected.by_seed(metric, self.point))
+            self._scalars[metric] = wide[self.arms]
+        return self._scalars[metric]
+
+    @cached_property
+    def _scalars(self) -> dict[str, pd.DataFrame]:
+        return {}
 
     def row(self, arm: str) -> ArmRow:
         """An arm against the baseline: all that the numbers say."""
