@@ -13,6 +13,7 @@ import pytest
 
 from prism_transformer.report.contents import make_report
 from prism_transformer.report.page import to_html
+from prism_transformer.report.views import View, read_views
 from prism_transformer.report.write import write_figures
 from tests.report.studies import SMALL, TASKS, at_scale, drawn, views_of
 
@@ -55,6 +56,7 @@ def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two drawn studies with everything a page can have."""
     folder = tmp_path_factory.mktemp("page")
     arms = {
         "uniform": "8x8", "prism": "2x2 4x2 8x4", "reversed": "8x4 4x2 2x2",
@@ -63,7 +65,11 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     states = {("reversed", 0, 2): "failed"}
     nano = drawn(arms=arms, tasks=TASKS, states=states)
     small = at_scale("small", arms=SMALL, tasks={}, noise=0.001)
-    report = make_report(views_of(folder, nano, small))
+    return write_page(folder, views_of(folder, nano, small))
+
+
+def write_page(folder: Path, views: list[View]) -> Path:
+    report = make_report(views)
     file = folder / "index.html"
     file.write_text(to_html(report, write_figures(report, folder, ())), "utf-8")
     return file
@@ -217,3 +223,22 @@ def test_prints(tab: Any, tmp_path: Path) -> None:
     page.emulate_media(media="print")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert not page.locator(".arms").is_visible()
+
+
+RESULTS = sorted(file.parent for file in ROOT.glob("results/*/study.json"))
+
+
+@pytest.mark.parametrize("study", RESULTS, ids=lambda study: study.name)
+def test_the_page_of_each_committed_study(
+    browser: Any, axe: str, tmp_path: Path, study: Path
+) -> None:
+    file = write_page(tmp_path, read_views([study]))
+    one = Tab(browser, file, viewport=PHONE, bypass_csp=True)
+    assert one.page.locator("figure svg[role=img]").count() > 5
+    assert one.page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    one.page.evaluate(axe)
+    found = one.page.evaluate("axe.run({ resultTypes: ['violations'] })")["violations"]
+    assert [each["id"] for each in found if each["impact"] in ("serious", "critical")] == []
+    assert one.errors == []
+    assert {url for url in one.requests if not url.startswith("data:")} == {file.as_uri()}
+    one.context.close()

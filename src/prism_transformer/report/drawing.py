@@ -125,14 +125,12 @@ def curves(panels: Sequence[Lines], x_label: str, *, log_x: bool = False) -> Pic
 def _draw_series(picture: Picture, ax: Axes, one: Series) -> None:
     order = 2 if one.tone is REST else 3
     every = max(1, -(-len(one.x) // MOST_MARKED))
-    (line,) = ax.plot(one.x, one.y, color=one.tone.light, zorder=order)
-    picture.mark(line, one.arm)
     marker = one.tone.marker if len(one.x) <= MOST_MARKED // 2 else "."
-    (dots,) = ax.plot(
-        one.x[::every], one.y[::every], color=one.tone.light, marker=marker, linestyle="",
-        markersize=3.2, zorder=order,
+    (line,) = ax.plot(
+        one.x, one.y, color=one.tone.light, marker=marker, markevery=every, markersize=3.2,
+        zorder=order,
     )  # fmt: skip
-    picture.mark(dots, one.arm, one.tips[::every])
+    picture.mark(line, one.arm, one.tips[::every])
     if one.low is not None and one.high is not None and len(one.x) > 1 and one.tone is not REST:
         band = ax.fill_between(one.x, one.low, one.high, color=one.tone.light, alpha=0.18, lw=0)
         picture.mark(band, one.arm)
