@@ -27,9 +27,10 @@ NOTHING = (
     "score, no speed of ours. `prism study run nano` trains the CPU-size replication."
 )
 LIMITS = (
-    "What models of this size can and cannot say: they test whether the effect is there at a few "
-    "million parameters and tokens, with seeds enough to tell it from noise. They do not decide "
-    "claims about 124M to 757M parameters on eight GPUs."
+    "What runs of this size can and cannot say: they show whether the effect is there in models of "
+    "a few million parameters at most, trained on a CPU for minutes, and each difference says "
+    "whether its seeds tell it from noise. They do not decide claims about 124M to 757M parameters "
+    "on eight GPUs."
 )
 SHOWN = ("differences", "gap")  # figures of a study that the README has
 

@@ -194,7 +194,7 @@ def earlier(view: View) -> Judged | None:
         return Judged(Verdict.CONTRADICTED, f"{view.main} never reaches it, in {never} seeds")
     test = paired([-100 * share for share in saved])
     verdict = Verdict.NOISE if never else below_zero(test)
-    also = f"; {never} seeds never reach it" if never else ""
+    also = f"; {never} of {len(reach)} seeds never get there" if never else ""
     return Judged(verdict, f"{view.main} needs {told(test, '% tokens', 1)}{also}")
 
 
@@ -308,6 +308,10 @@ def _gap_by_layer(view: View) -> tuple[np.ndarray, np.ndarray, int] | None:
     return gaps.to_numpy(float).T, base.to_numpy(float).T, n_ramp
 
 
+def _layers(first: int, end: int) -> str:
+    return f"layer {first}" if end - first == 1 else f"layers {first} to {end - 1}"
+
+
 def early_local(view: View) -> Judged | None:
     """Layers with fewer heads than the base attend nearer than the baseline's."""
     found = _gap_by_layer(view)
@@ -315,7 +319,7 @@ def early_local(view: View) -> Judged | None:
         return None
     gaps, _, n_ramp = found
     test = paired(gaps[:, :n_ramp].mean(axis=1))
-    return Judged(below_zero(test), f"layers 0 to {n_ramp - 1}: {told(test, 'tokens', 2)}")
+    return Judged(below_zero(test), f"{_layers(0, n_ramp)}: {told(test, 'tokens', 2)}")
 
 
 def middle_global(view: View) -> Judged | None:
@@ -327,7 +331,7 @@ def middle_global(view: View) -> Judged | None:
     last = n_ramp + max(1, (gaps.shape[1] - n_ramp) // 3)
     test = paired(gaps[:, n_ramp:last].mean(axis=1))
     flipped = paired([-value for value in test.differences])
-    return Judged(below_zero(flipped), f"layers {n_ramp} to {last - 1}: {told(test, 'tokens', 2)}")
+    return Judged(below_zero(flipped), f"{_layers(n_ramp, last)}: {told(test, 'tokens', 2)}")
 
 
 def late_equal(view: View) -> Judged | None:
@@ -341,7 +345,7 @@ def late_equal(view: View) -> Judged | None:
     test, equal = paired(share), equivalence(share, 100 * DISTANCE_MARGIN)
     apart = test.low > 100 * DISTANCE_MARGIN or test.high < -100 * DISTANCE_MARGIN
     verdict = Verdict.CONTRADICTED if apart else Verdict.NOISE
-    words = f"layers {first} to {gaps.shape[1] - 1}: {told(test, '%', 1)}"
+    words = f"{_layers(first, gaps.shape[1])}: {told(test, '%', 1)}"
     return Judged(Verdict.SUPPORTED if equal.equal else verdict, words)
 
 
