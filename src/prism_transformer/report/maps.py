@@ -5,31 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import matplotlib as mpl
+from matplotlib.axes import Axes
 
 from prism_transformer.plots.figures import width_colour
 from prism_transformer.report.drawing import PAGE_STYLE, Picture, Point, canvas, plain_name
 from prism_transformer.report.palette import FAINT, INK, PAPER
-from prism_transformer.schedule import HeadSchedule
-
-MOST_NUMBERED = 32  # layers whose head count still fits into its cell
+from prism_transformer.schedule import HeadSchedule, Phase
 
 
 def heads_map(schedules: Mapping[str, HeadSchedule], d_model: int) -> Picture:
-    """A row for each arm, a cell for each layer: the count in it, the width as colour."""
+    """A row for each arm, a bar for each phase: the count at its start, the width as colour."""
     depth = max(len(schedule) for schedule in schedules.values())
     with mpl.rc_context(PAGE_STYLE):
         picture, (ax,) = canvas(6.4, 0.9 + 0.26 * len(schedules))
         for row, (arm, schedule) in enumerate(schedules.items()):
-            for layer, n in enumerate(schedule.heads):
-                place = (layer - 0.5, -row - 0.42)
-                colour = width_colour(d_model // n)
-                cell = mpl.patches.Rectangle(place, 0.94, 0.84, color=colour, linewidth=0)
-                ax.add_patch(cell)
-                picture.mark(cell, arm, [f"{arm}, layer {layer}: {n} heads of {d_model // n}"])
-                if depth <= MOST_NUMBERED:
-                    light = sum(colour[:3]) > 1.4
-                    ax.text(layer - 0.03, -row, str(n), ha="center", va="center", fontsize=7,
-                            color="#111111" if light else "#fefefe")  # fmt: skip
+            for phase in schedule.phases:
+                _draw_phase(picture, ax, arm, row, phase, d_model)
+        ax.vlines([n - 0.5 for n in range(1, depth)], 0.5 - len(schedules), 0.5, PAPER, lw=1.2)
         ax.set_xlim(-0.6, depth - 0.4)
         ax.set_ylim(-len(schedules) + 0.4, 0.6)
         ax.set_yticks([-row for row in range(len(schedules))], [plain_name(a) for a in schedules])
@@ -39,6 +31,20 @@ def heads_map(schedules: Mapping[str, HeadSchedule], d_model: int) -> Picture:
         for spine in ax.spines.values():
             spine.set_visible(False)
         return picture
+
+
+def _draw_phase(picture: Picture, ax: Axes, arm: str, row: int, phase: Phase, d_model: int) -> None:
+    width = d_model // phase.n_heads
+    colour = width_colour(width)
+    place = (phase.first_layer - 0.5, -row - 0.42)
+    bar = mpl.patches.Rectangle(place, phase.n_layers, 0.84, color=colour, linewidth=0)
+    ax.add_patch(bar)
+    last = phase.layers[-1]
+    where = f"layer {last}" if phase.n_layers == 1 else f"layers {phase.first_layer} to {last}"
+    picture.mark(bar, arm, [f"{arm}, {where}: {phase.n_heads} heads of width {width}"])
+    ink = "#111111" if sum(colour[:3]) > 1.25 else "#fefefe"
+    at = phase.first_layer
+    ax.text(at, -row, str(phase.n_heads), ha="center", va="center", fontsize=7, color=ink)
 
 
 def size_label(parameters: float) -> str:

@@ -67,7 +67,7 @@ def schedule_map(view: View, tones: Tones) -> Drawing | None:
     schedules = {arm: view.schedule(arm) for arm in view.arms}
     picture = heads_map(schedules, view.d_model)
     alt = "Heads in each layer: " + listed([f"{arm} {s}" for arm, s in schedules.items()])
-    note = "A cell is a layer; the number is its heads, the colour their width."
+    note = "A cell is a layer; a number is the heads of its phase, the colour their width."
     key, title = f"{view.key}-schedule-map", "Schedules of all arms"
     return Drawing(key, title, picture, alt, None, note, view.command)
 
