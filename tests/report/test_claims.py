@@ -257,3 +257,9 @@ def test_every_claim_of_the_list_is_there(verdicts: Verdicts) -> None:
     assert sum(counts(list(found.values())).values()) == 19
     for claim in CLAIMS:
         assert claim.text and claim.where and claim.rule and claim.scales and claim.fill  # noqa: PT018
+
+
+def test_a_main_arm_that_breaks_the_rule_cannot_show_it(verdicts: Verdicts) -> None:
+    arms = {"uniform": "12x12", "prism": "3x4 6x4 12x4", "other": "6x8 12x4"}
+    found = verdicts(at_scale("small", arms=arms, effect=-0.02))
+    assert found["half"].verdict == "not measured"

@@ -136,12 +136,11 @@ def share_of_best(view: View) -> Judged | None:
 
 def half_at_base(view: View) -> Judged | None:
     """Arms with fewer than half of their layers at the base end above the main arm."""
-    if view.main is None:
+    half = paper.text().preserved_layers
+    if view.main is None or share_at_base(view, view.main) < half:
         return None
     short = [
-        arm
-        for arm in view.others
-        if 0 < share_at_base(view, arm) < paper.text().preserved_layers and not view.changes(arm)
+        arm for arm in view.others if 0 < share_at_base(view, arm) < half and not view.changes(arm)
     ]
     verdicts, words = [], []
     for arm in short:
