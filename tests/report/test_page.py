@@ -161,6 +161,7 @@ def test_markdown_links_to_its_figures(tmp_path: Path) -> None:
     assert "Not measured: no run has these numbers yet" in text
 
 
+@pytest.mark.slow
 def test_a_report_never_imports_torch(tmp_path: Path) -> None:
     write_collected(tmp_path / "study", drawn(tasks=TASKS))
     code = (

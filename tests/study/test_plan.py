@@ -163,5 +163,5 @@ def test_bad_heads_are_refused_with_the_reason(tmp_path: Path, head: str, reason
 
 
 def test_a_study_that_is_not_there_is_named() -> None:
-    with pytest.raises(InputError, match="demo, grid"):
+    with pytest.raises(InputError, match="demo, gqa"):
         find_study("demmo")

@@ -49,6 +49,7 @@ def test_rungs_are_validations(data: Path) -> None:
     assert rung_steps(recipe, [0.01, 0.2, 0.3, 0.9, 0.99]) == [5, 20]
 
 
+@pytest.mark.slow
 def test_a_search_drops_the_worse_and_finishes_the_best(tmp_path: Path, data: Path) -> None:
     text = STUDY.replace("[0, 1]", "[0]") + SEARCH
     plan = tiny_plan(tmp_path, data, text)

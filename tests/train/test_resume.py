@@ -248,6 +248,7 @@ def test_handlers_are_put_back() -> None:
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_does_not_stop_training(tmp_path: Path, data: Path) -> None:
     tiny(data)
     process = start_command(command("train", str(data / "tiny.toml"), "--out", "run"), tmp_path)
@@ -258,6 +259,7 @@ def test_a_reader_that_leaves_does_not_stop_training(tmp_path: Path, data: Path)
     assert [folder.name for folder in checkpoints(tmp_path / "run")][-1] == "step-00000020"
 
 
+@pytest.mark.slow
 def test_two_processes_cannot_write_one_run(tmp_path: Path, data: Path, long_whole: Path) -> None:
     tiny(data)
     line = command("train", str(data / "tiny.toml"), *LONG, "--out", "run")
