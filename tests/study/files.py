@@ -55,5 +55,5 @@ def finish_study(plan: Plan, folder: Path) -> Home:
     home = Home(plan, folder)
     queue = Queue(plan, folder)
     home.begin(queue)
-    queue.work(Worker(plan, folder, Deaf(), "cpu").do)
+    queue.work(Worker(plan, folder, Deaf(), plan.study.processes, "cpu").do)
     return home

@@ -60,6 +60,7 @@ BAD = [
     (("work", "{file}"), "prism study plan"),
     (("search", "{file}"), "has no [search]"),
     (("run", "{file}", "--heartbeat", "0"), "--heartbeat 0"),
+    (("run", "{file}", "--processes", "0"), "--processes 0"),
     (("collect", "{file}", "nowhere"), "nowhere: there is no such folder"),
     (("plan", "{file}", "--begin", "--storage", "nothing://x"), "--storage nothing://x"),
 ]

@@ -38,7 +38,7 @@ class Counting(Deaf):
 
 def searched(plan: Plan, folder: Path) -> tuple[list[Standing], Counter[str]]:
     home, queue, watcher = Home(plan, folder), Queue(plan, folder), Counting()
-    worker = Worker(plan, folder, watcher, "cpu")
+    worker = Worker(plan, folder, watcher, device="cpu")
     found = search(home, queue, lambda: queue.work(worker.do), lambda rung: None)
     return found, watcher.steps
 

@@ -104,7 +104,7 @@ def test_a_lost_stage_is_done_again_and_nothing_else(finished: Home, tmp_path: P
 
     queue = Queue(finished.plan, copy)
     home.begin(queue)
-    queue.work(Worker(finished.plan, copy, Listening(), "cpu").do)
+    queue.work(Worker(finished.plan, copy, Listening(), device="cpu").do)
     assert done == ["analyze"]
     assert lost.read_text("utf-8") == kept
 
@@ -176,6 +176,6 @@ def test_processes_train_a_cell_together(tmp_path: Path, data: Path) -> None:
 
 
 def test_a_worker_with_another_study_file_says_so(finished: Home) -> None:
-    worker = Worker(finished.plan, finished.folder, Deaf(), "cpu")
+    worker = Worker(finished.plan, finished.folder, Deaf(), device="cpu")
     with pytest.raises(CellFailed, match="do all workers have the same"):
         worker.do("nobody-seed0", 20)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from prism_transformer.cli.output import Device, Json, Whole, print_json
+from prism_transformer.cli.output import Device, Json, Whole, print_json, whole
 from prism_transformer.errors import InputError
 
 if TYPE_CHECKING:
@@ -37,6 +37,13 @@ Heartbeat = Annotated[
     Whole,
     Parameter(help="Seconds between signs of life; who misses six is taken for dead."),
 ]
+Processes = Annotated[
+    int | None,
+    Parameter(
+        converter=whole,
+        help="Processes that train one run together; what the study says when left out.",
+    ),
+]
 EXAMPLE = "Example:  prism study"
 
 
@@ -47,6 +54,7 @@ def run(
     *,
     out: Out = None,
     storage: Storage = None,
+    processes: Processes = None,
     device: Device = "auto",
     heartbeat: Heartbeat = 10,
 ) -> int:
@@ -69,7 +77,7 @@ def run(
     _prepare(console, home.plan)
     queue = _queue(home, heartbeat)
     home.begin(queue)
-    _work(console, home, queue, device)
+    _work(console, home, queue, device, processes)
     return _finish(console, home)
 
 
@@ -80,6 +88,7 @@ def work(
     *,
     out: Out = None,
     storage: Storage = None,
+    processes: Processes = None,
     device: Device = "auto",
     heartbeat: Heartbeat = 10,
 ) -> int:
@@ -101,7 +110,7 @@ def work(
     queue = _queue(home, heartbeat)
     queue.counts()  # says it when nobody began
     _prepare(console, home.plan)
-    _work(console, home, queue, device)
+    _work(console, home, queue, device, processes)
     return 1 if home.failures() else 0
 
 
@@ -233,6 +242,7 @@ def search(
     *,
     out: Out = None,
     storage: Storage = None,
+    processes: Processes = None,
     device: Device = "auto",
     heartbeat: Heartbeat = 10,
     as_json: Json = False,
@@ -260,7 +270,7 @@ def search(
     standings = run_search(
         home,
         queue,
-        lambda: _work(console, home, queue, device, more=False),
+        lambda: _work(console, home, queue, device, processes, more=False),
         lambda rung: print_rung(console, home.plan, rung),
     )
     home.collect()
@@ -317,13 +327,24 @@ def _prepare(console: Console, found: Plan) -> None:
         prepare_recipe(console, recipe)
 
 
-def _work(console: Console, home: Home, queue: Queue, device: str, *, more: bool = True) -> None:
+def _work(
+    console: Console,
+    home: Home,
+    queue: Queue,
+    device: str,
+    processes: int | None,
+    *,
+    more: bool = True,
+) -> None:
     """Work until nothing is left, and with ``more`` until a search has come to its end."""
     from prism_transformer.study.picture import watched
     from prism_transformer.study.work import Worker
 
+    together = home.plan.study.processes if processes is None else processes
+    if together < 1:
+        raise InputError(f"--processes {processes}: give at least 1")
     with watched(console, home.plan, home.folder) as watcher:
-        worker = Worker(home.plan, home.folder, watcher, device)
+        worker = Worker(home.plan, home.folder, watcher, together, device)
         queue.work(worker.do, lambda: more and not queue.finished())
 
 

@@ -58,6 +58,8 @@ class Worker:
     plan: Plan
     folder: Path
     watcher: Watcher
+    processes: int = 1
+    """that train one cell together"""
     device: str = "auto"
 
     def run_of(self, cell: Cell) -> CellRun:
@@ -99,8 +101,8 @@ class Worker:
             _analyze(run)
 
     def _train(self, run: CellRun, until: int) -> None:
-        if self.plan.study.processes > 1:
-            _train_together(run, until, self.plan.study.processes, self.device, self.watcher.row)
+        if self.processes > 1:
+            _train_together(run, until, self.processes, self.device, self.watcher.row)
         else:
             _train_here(run, until, self.device, self.watcher.row)
 
