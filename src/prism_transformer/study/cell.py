@@ -9,11 +9,12 @@ from statistics import median
 from prism_transformer.analysis.profile import PROFILE_FILE
 from prism_transformer.recipe import differences
 from prism_transformer.study.file import Study, StudyError
-from prism_transformer.study.plan import Cell
+from prism_transformer.study.plan import Cell, Plan
 from prism_transformer.study.queue import CellFailed, Values
 from prism_transformer.train.checkpoint import checkpoint_folder, checkpoints
 from prism_transformer.train.run import is_run, read_metrics, read_run
 
+RUNS = "runs"
 LOSS_FILE = "loss.json"
 
 
@@ -80,3 +81,8 @@ class CellRun:
         if not losses or not rates:
             raise CellFailed(f"{self.folder}: has no validation at step {until}")
         return losses[-1], median(rates)
+
+
+def run_of(plan: Plan, folder: Path, cell: Cell) -> CellRun:
+    """The run of a cell in the folder of its study."""
+    return CellRun(plan.study, cell, folder / RUNS / cell.name)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -14,12 +13,11 @@ from prism_transformer import paper
 from prism_transformer.cost import parameters
 from prism_transformer.recipe import Recipe, differences
 from prism_transformer.recipe_file import load_recipe
-from prism_transformer.study.cell import CellRun
+from prism_transformer.study.cell import RUNS, CellRun
 from prism_transformer.study.fairness import check_fair
 from prism_transformer.study.numbers import items_of, numbers_of
 from prism_transformer.study.plan import Plan
 from prism_transformer.study.table import COLUMNS, ITEM_COLUMNS, Collected
-from prism_transformer.study.work import RUNS
 from prism_transformer.train.run import Row, read_environment
 
 COLLECTED = "collected"
@@ -131,27 +129,3 @@ def _hashes(environment: Row) -> Row:
     hashes = environment["hashes"]
     shards = json.dumps(hashes["shards"], sort_keys=True).encode()
     return hashes | {"shards": hashlib.sha256(shards).hexdigest()}
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a study is, by its run folders alone."""
-
-    name: str
-    arm: str
-    seed: int
-    point: int
-    step: int
-    steps: int
-    to_do: list[str]
-
-
-def progress(plan: Plan, folder: Path) -> list[Progress]:
-    """How far each cell is."""
-    found = []
-    for cell in plan.cells:
-        run = CellRun(plan.study, cell, folder / RUNS / cell.name)
-        n_steps = cell.recipe.n_steps
-        todo = run.to_do(n_steps)
-        found.append(Progress(cell.name, cell.arm, cell.seed, cell.point, run.step, n_steps, todo))
-    return found

@@ -9,9 +9,8 @@ from time import perf_counter
 import torch
 
 from prism_transformer.cost import token_rate, utilisation_flops
-from prism_transformer.study.cell import CellRun
+from prism_transformer.study.cell import run_of
 from prism_transformer.study.plan import Plan
-from prism_transformer.study.work import RUNS
 from prism_transformer.train.device import Settings, settle
 from prism_transformer.train.run import read_metrics
 
@@ -23,7 +22,7 @@ BASES = {True: "by the runs that are there", False: "a guess from matrix product
 
 def seconds_left(plan: Plan, folder: Path, device: str) -> tuple[float, str]:
     """Seconds of training that are left, by one worker, and what that is based on."""
-    runs = [CellRun(plan.study, cell, folder / RUNS / cell.name) for cell in plan.cells]
+    runs = [run_of(plan, folder, cell) for cell in plan.cells]
     seen = [
         row["tokens_per_second"]
         for run in runs

@@ -13,10 +13,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from prism_transformer.study.cell import CellRun
+from prism_transformer.study.cell import CellRun, run_of
 from prism_transformer.study.plan import Cell, Plan
 from prism_transformer.study.queue import Values
-from prism_transformer.study.work import RUNS
 from prism_transformer.terminal import duration, say
 from prism_transformer.train.run import Row, read_metrics
 
@@ -51,7 +50,7 @@ class Watching:
         self.now = ""
         self.steps_left = 0
         for cell in plan.cells:
-            run = CellRun(plan.study, cell, folder / RUNS / cell.name)
+            run = run_of(plan, folder, cell)
             self.steps_left += max(0, cell.recipe.n_steps - run.step)
             if run.begun:
                 self._remember(run)

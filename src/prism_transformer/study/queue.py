@@ -62,6 +62,7 @@ class Queue:
         self.folder = folder
         self.labels = {arm.name: f"{arm.name}: {arm.schedule}" for arm in plan.arms}
         self.storage = _open_storage(storage or _sqlite(folder), heartbeat)
+        self.shape = {"arms": list(self.labels.values()), "points": list(plan.points)}
         self.host = socket.gethostname()
         self.patience = timedelta(seconds=PATIENCE * heartbeat)
 
@@ -73,28 +74,27 @@ class Queue:
         A cell comes with the step to train it to. What failed before is tried again.
         """
         with locked(self.folder / CLAIMS / "queue", wait=True):
-            study = self._study_for_these_arms()
+            study = self._create()
             self._release_dead(study)
-            for cell, until in cells:
-                key = trial_key(cell.name, until)
-                if any(trial_of(each) == key for each in study.get_trials(states=LIVE)):
-                    continue
-                study.add_trial(self._trial(cell, until, done.get(key)))
+            keys = [trial_key(cell.name, until) for cell, until in cells]
+            if study.user_attrs.get("shape") != self.shape or _out_of_order(study, keys):
+                done = _completed(study) | dict(done)
+                study = self._remake(study)
+            live = {trial_of(each) for each in study.get_trials(states=LIVE)}
+            for key, (cell, until) in zip(keys, cells, strict=True):
+                if key not in live:
+                    study.add_trial(self._trial(cell, until, done.get(key)))
 
-    def _study_for_these_arms(self) -> optuna.Study:
-        shape = {"arms": list(self.labels.values()), "points": list(self.plan.points)}
+    def _remake(self, study: optuna.Study) -> optuna.Study:
+        """Begin anew: with all arms, which Optuna wants to know, and cells in the planned order."""
+        if study.get_trials(states=(TrialState.RUNNING,)):
+            raise InputError(
+                f"{self.plan.file}: its arms have changed while workers are at it; stop them first"
+            )
+        optuna.delete_study(study_name=self.plan.name, storage=self.storage)
         study = self._create()
-        if not study.user_attrs:
-            study.set_user_attr("shape", shape)
-            study.set_metric_names(["validation loss", "tokens per second"])
-        elif study.user_attrs["shape"] != shape:  # arms were added: Optuna wants to know them all
-            self._release_dead(study)
-            if study.get_trials(states=(TrialState.RUNNING,)):
-                raise InputError(
-                    f"{self.plan.file}: its arms have changed while workers are at it; stop them"
-                )
-            optuna.delete_study(study_name=self.plan.name, storage=self.storage)
-            return self._study_for_these_arms()
+        study.set_user_attr("shape", self.shape)
+        study.set_metric_names(["validation loss", "tokens per second"])
         return study
 
     def _create(self) -> optuna.Study:
@@ -249,6 +249,27 @@ def trial_of(trial: FrozenTrial) -> str | None:
     """The key of a trial; None where it was made for no cell."""
     attrs = trial.user_attrs
     return trial_key(attrs["cell"], attrs["until"]) if "cell" in attrs else None
+
+
+def _completed(study: optuna.Study) -> dict[str, Values]:
+    """What is done, by key, also by machines whose folders are not seen from here."""
+    trials = study.get_trials(states=(TrialState.COMPLETE,))
+    return {key: (each.values[0], each.values[1]) for each in trials if (key := trial_of(each))}
+
+
+def _out_of_order(study: optuna.Study, keys: Sequence[str]) -> bool:
+    """Whether cells that went back to the queue would come after those planned later.
+
+    While somebody works, the queue stays as it is.
+    """
+    if study.get_trials(states=(TrialState.RUNNING,)):
+        return False
+    places = {key: place for place, key in enumerate(keys)}
+    waiting = [trial_of(each) for each in study.get_trials(states=(TrialState.WAITING,))]
+    live = {trial_of(each) for each in study.get_trials(states=LIVE)}
+    order = [places[key] for key in waiting if key in places]
+    order += [places[key] for key in keys if key not in live]
+    return order != sorted(order)
 
 
 def _frozen(study: optuna.Study, trial: Trial) -> FrozenTrial:

@@ -8,13 +8,12 @@ from pathlib import Path
 
 from prism_transformer.errors import InputError
 from prism_transformer.folders import write_whole
-from prism_transformer.study.cell import CellRun
+from prism_transformer.study.cell import CellRun, run_of
 from prism_transformer.study.collect import COLLECTED, collect
 from prism_transformer.study.fairness import check_fair
 from prism_transformer.study.plan import Cell, Plan
 from prism_transformer.study.queue import QUEUE_FILE, Queue, Values, trial_key
 from prism_transformer.study.table import Collected, write_collected
-from prism_transformer.study.work import RUNS
 from prism_transformer.train.run import read_environment
 
 COPY = "study.toml"  # the study file as it was last used
@@ -30,7 +29,7 @@ class Home:
 
     def run_of(self, cell: Cell) -> CellRun:
         """The run of a cell."""
-        return CellRun(self.plan.study, cell, self.folder / RUNS / cell.name)
+        return run_of(self.plan, self.folder, cell)
 
     def check(self) -> None:
         """Refuse what is there already and would not be a fair part of this study."""

@@ -21,7 +21,7 @@ from prism_transformer.eval.loss import measure_loss
 from prism_transformer.eval.source import open_source
 from prism_transformer.folders import write_whole
 from prism_transformer.hf.convert import to_hf
-from prism_transformer.study.cell import LOSS_FILE, CellRun
+from prism_transformer.study.cell import LOSS_FILE, CellRun, run_of
 from prism_transformer.study.plan import Cell, Plan
 from prism_transformer.study.queue import CellFailed, Interrupted, Values
 from prism_transformer.terminal import make_console
@@ -31,7 +31,6 @@ from prism_transformer.train.job import new_job, resumed_job
 from prism_transformer.train.loop import train
 from prism_transformer.train.run import METRICS_FILE, Row
 
-RUNS = "runs"
 BATCH = 8  # sequences at a time where a model is only looked at
 
 
@@ -62,16 +61,12 @@ class Worker:
     """that train one cell together"""
     device: str = "auto"
 
-    def run_of(self, cell: Cell) -> CellRun:
-        """The run of a cell."""
-        return CellRun(self.plan.study, cell, self.folder / RUNS / cell.name)
-
     def do(self, name: str, until: int) -> Values:
         """Everything that is still to do with a cell."""
         cell = next((each for each in self.plan.cells if each.name == name), None)
         if cell is None:
             raise CellFailed(f"{name}: is not in {self.plan.file}; do all workers have the same?")
-        run = self.run_of(cell)
+        run = run_of(self.plan, self.folder, cell)
         self.watcher.begin(cell, until)
         try:
             run.check_recipe()
