@@ -77,6 +77,8 @@ class Queue:
             study = self._create()
             self._release_dead(study)
             keys = [trial_key(cell.name, until) for cell, until in cells]
+            if not study.user_attrs:
+                self._describe(study)
             if study.user_attrs.get("shape") != self.shape or _out_of_order(study, keys):
                 done = _completed(study) | dict(done)
                 study = self._remake(study)
@@ -93,9 +95,12 @@ class Queue:
             )
         optuna.delete_study(study_name=self.plan.name, storage=self.storage)
         study = self._create()
+        self._describe(study)
+        return study
+
+    def _describe(self, study: optuna.Study) -> None:
         study.set_user_attr("shape", self.shape)
         study.set_metric_names(["validation loss", "tokens per second"])
-        return study
 
     def _create(self) -> optuna.Study:
         return optuna.create_study(
