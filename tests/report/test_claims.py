@@ -165,6 +165,16 @@ def test_attention_that_is_noise(verdicts: Verdicts) -> None:
         assert found[key].verdict == "within noise", key
 
 
+def test_noise_that_crosses_zero_at_the_boundary_is_no_turn_there(verdicts: Verdicts) -> None:
+    """Each profile changes its sign where the ramp completes, but turns elsewhere."""
+    alternating = attention(lambda layer, _: -40.0 + 30 * (layer % 2) if layer < 9 else 30.0)
+    assert verdicts(*alternating)["boundary"].verdict == "contradicted"
+    draw = np.random.default_rng(3)
+    noise = verdicts(*attention(lambda *_: float(draw.normal(0, 40))))["boundary"]
+    assert noise.verdict != "supported"
+    assert "changes of sign a seed" in noise.deciding[0].words
+
+
 def scored(points: float, noise: float) -> list[Collected]:
     """Four benchmarks on which Prism is this many points ahead, give or take little."""
     draw = np.random.default_rng(2)
@@ -204,12 +214,38 @@ def test_downstream_needs_all_four_tasks(verdicts: Verdicts) -> None:
     assert found.verdict == "not measured"
 
 
-@pytest.mark.parametrize(("large", "expected"), [(-0.02, "supported"), (-0.002, "contradicted")])
-def test_the_gap_over_scales(verdicts: Verdicts, large: float, expected: str) -> None:
+@pytest.mark.parametrize(
+    ("large", "noise", "expected"),
+    [
+        (-0.02, 0.0005, "supported"),
+        (-0.014, 0.0005, "supported"),
+        (-0.002, 0.0005, "contradicted"),
+        (-0.02, 0.01, "within noise"),
+    ],
+)
+def test_the_gap_over_scales(verdicts: Verdicts, large: float, noise: float, expected: str) -> None:
     gaps = {"small": -0.014, "medium": -0.014, "large": large}
-    studies = [at_scale(s, effect=gap, noise=0.0005, tasks={}) for s, gap in gaps.items()]
+    studies = [at_scale(s, effect=gap, noise=noise, tasks={}) for s, gap in gaps.items()]
     assert verdicts(*studies)["scale"].verdict == expected
     assert verdicts(*studies[:2])["scale"].verdict == "not measured"
+
+
+@pytest.mark.parametrize(
+    ("times", "noise", "expected"),
+    [
+        (1.0, 0.001, "supported"),
+        (1.2, 0.001, "supported"),
+        (0.95, 0.001, "contradicted"),
+        (1.0, 0.1, "within noise"),
+    ],
+)
+def test_inference(verdicts: Verdicts, times: float, noise: float, expected: str) -> None:
+    draw = np.random.default_rng(4)
+    studies = three()
+    for kind in ("prefill", "decoding"):
+        value = lambda arm, *_: times + float(draw.normal(0, noise))  # noqa: E731
+        studies = [with_metric(one, f"inference.{kind}.ratio", value) for one in studies]
+    assert verdicts(*studies)["inference"].verdict == expected
 
 
 def test_widening_and_plateau(verdicts: Verdicts) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from itertools import product
 from math import exp, log, sqrt
 from pathlib import Path
@@ -238,6 +239,23 @@ def test_configurations(views: list[View]) -> None:
     assert (nano["layers"], nano["d_model"], nano["h_base"]) == ("8", "128", "8")
 
 
+def test_inference(views: list[View], numbers: list[Numbers]) -> None:
+    table = tables.inference(views)
+    assert len(table.rows) == 3 + 2
+    for study, arm in (("nano", "reversed"), ("small", "prism"), ("small", "uniform")):
+        row = cells(table, study=study, arm=arm)
+        known = numbers[0 if study == "nano" else 1]
+        assert row["seeds"] == "3"
+        for kind, heading in (("prefill", "95 % interval"), ("decoding", "95 % interval 2")):
+            rates = of(known, f"inference.{kind}", arm)
+            assert row[kind] == f"{mean(rates):,.0f} \u00b1 {stdev(rates):,.0f}"
+            logs = [log(ratio) for ratio in of(known, f"inference.{kind}.ratio", arm)]
+            assert row[f"{kind}, change"] == shown(100 * (exp(mean(logs)) - 1), 1)
+            half = T2 * stdev(logs) / sqrt(3)
+            ends = [shown(100 * (exp(mean(logs) + s * half) - 1), 1) for s in (-1, 1)]
+            assert row[heading] == " to ".join(ends)
+
+
 def test_schedules(views: list[View]) -> None:
     table = tables.schedules(views)
     row = cells(table, study="nano", arm="prism")
@@ -264,7 +282,11 @@ def test_runs(views: list[View], numbers: list[Numbers]) -> None:
 
 
 def test_without_benchmarks_the_gap_is_labelled(tmp_path: Path) -> None:
-    views = views_of(tmp_path, drawn(tasks={}))
+    study = drawn(tasks={})
+    rows = study.table["metric"].str.startswith("inference.")
+    views = views_of(tmp_path, replace(study, table=study.table[~rows]))
+    assert not tables.inference(views).rows
+    assert "[inference]" in tables.inference(views).command
     for table in (benchmarks(views), benchmark_differences(views)):
         assert not table.rows
         assert table.missing

@@ -24,6 +24,10 @@ STAGES = """
 sequences = 2
 [loss]
 sequences = 2
+[inference]
+rounds = 3
+prompt = 8
+new = 4
 """
 
 

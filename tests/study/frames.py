@@ -103,12 +103,16 @@ def numbers(study: Study, run: Run) -> Iterator[Number]:
 
 
 def looks_inside(study: Study, run: Run) -> Iterator[Number]:
-    """Attention by layer, and loss by position."""
+    """Attention by layer, speed of inference, and loss by position."""
     draw = study.draw(run, "inside")
     for layer, n_heads in enumerate(HeadSchedule.parse(study.arms[run[0]]).heads):
         yield "largest_logit", study.steps[-1], layer, 5 + draw.normal(0, 0.1)
         for statistic in STATISTICS:
             yield f"attention.{statistic}", None, layer, 40 / n_heads + draw.normal(0, 0.5)
+    for kind, rate in (("prefill", 90_000), ("decoding", 800)):
+        drawn = study.draw(run, kind)
+        yield f"inference.{kind}", None, None, rate * np.exp(drawn.normal(0, 0.05))
+        yield f"inference.{kind}.ratio", None, None, float(np.exp(drawn.normal(0, 0.001)))
     for power in range(9):
         yield "loss_at_position", None, 2**power, study.loss(run) + 4 / (power + 1)
 

@@ -27,6 +27,11 @@ def schedules(found: Plan) -> dict[str, str]:
     return {arm.name: str(arm.schedule) for arm in found.arms}
 
 
+def test_inference_must_fit_into_the_context(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"mine\.toml: inference: .*context of 256 tokens"):
+        plan(tmp_path, HEAD + ARMS + "[inference]\nprompt = 250\n")
+
+
 def test_arms_take_turns_seed_by_seed(tmp_path: Path) -> None:
     found = plan(tmp_path, HEAD + ARMS)
     names = [cell.name for cell in found.cells]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -23,7 +25,9 @@ CLOCK = ["tokens_per_second", "seconds", "memory_bytes"]
 
 def learnt(found: Collected) -> pd.DataFrame:
     """What no clock decides."""
-    return found.table[~found.table["metric"].isin(CLOCK)].reset_index(drop=True)
+    metric = found.table["metric"]
+    timed = metric.isin(CLOCK) | metric.str.startswith("inference.")
+    return found.table[~timed].reset_index(drop=True)
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +65,17 @@ def test_the_table_says_what_the_run_folders_say(finished: Home) -> None:
         assert by["seconds"]["value"].item() == sum(row["seconds"] for row in steps)
         assert by["attention.distance"]["index"].tolist() == [0, 1, 2]
         assert by["loss_at_position"]["index"].tolist() == [1, 2, 4, 8, 16, 32]
+        speed = json.loads((run.analysis_folder / "inference.json").read_text("utf-8"))["kinds"]
+        assert {kind: each["tokens"] for kind, each in speed.items()} == {
+            "prefill": 32, "decoding": 4,
+        }  # fmt: skip
+        for kind, each in speed.items():
+            ours, theirs = each["seconds"], each["baseline_seconds"]
+            assert len(ours) == len(theirs) == 3
+            rate = each["tokens"] / sorted(ours)[1]
+            assert by[f"inference.{kind}"]["value"].item() == pytest.approx(rate)
+            middle = sorted(np.divide(theirs, ours))[1]
+            assert by[f"inference.{kind}.ratio"]["value"].item() == pytest.approx(middle)
 
 
 def test_a_second_call_trains_nothing(finished: Home) -> None:
@@ -87,9 +102,9 @@ def test_the_queue_can_be_made_again_from_the_run_folders(finished: Home, tmp_pa
 
 
 def test_a_lost_stage_is_done_again_and_nothing_else(finished: Home, tmp_path: Path) -> None:
+    """As is one that the study did not have before, whatever the queue remembers."""
     copy = tmp_path / "tiny"
     shutil.copytree(finished.folder, copy)
-    (copy / "queue.db").unlink()
     home = Home(finished.plan, copy)
     run = home.run_of(finished.plan.cells[1])
     lost = run.analysis_folder / "attention.json"

@@ -89,6 +89,7 @@ def make_report(views: Sequence[View]) -> Report:
             tables.ablation(views),
             benchmarks(views),
             benchmark_differences(views),
+            tables.inference(views),
             tables.configurations(views),
             tables.schedules(views),
             tables.runs(views),

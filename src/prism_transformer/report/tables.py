@@ -16,10 +16,11 @@ from prism_transformer.report.table import (
     text,
 )
 from prism_transformer.report.views import View
-from prism_transformer.study.statistics import summarise
+from prism_transformer.study.statistics import ratio, summarise
 
 PAPER = "paper"
 EVALUATE = "prism eval RUN, then prism study collect"
+INFERENCE = ("prefill", "decoding")
 MOST_ARMS = 8  # beyond that, benchmark differences are of the main arm alone
 
 
@@ -246,6 +247,43 @@ def rate_change(view: View, arm: str) -> tuple[float | None, float | None, float
     found = view.row(arm).throughput if arm != view.baseline else None
     if found is None:
         return None, None, None
+    return 100 * (found.mean - 1), 100 * (found.low - 1), 100 * (found.high - 1)
+
+
+def inference(views: Sequence[View]) -> Table:
+    """Speed of trained models, arm against baseline in interleaved rounds."""
+    columns = [*words("study", "arm"), Column("seeds")]
+    for kind in INFERENCE:
+        columns += [
+            Column(kind, "tokens/s"), Column(f"{kind}, change", "%"), Column("95 % interval", "%"),
+        ]  # fmt: skip
+    rows = []
+    for view in views:
+        rates = [view.scalar(f"inference.{kind}") for kind in INFERENCE]
+        for arm in view.arms:
+            if not rates[0][arm].any():
+                continue
+            cells = [text(view.name), text(arm), number(rates[0][arm].count(), 0)]
+            for kind, rate in zip(INFERENCE, rates, strict=True):
+                mean, low, high = _times(view.scalar(f"inference.{kind}.ratio")[arm].dropna())
+                cells += [over_seeds(rate[arm], 0), number(mean, 1, sign=True)]
+                cells += [interval(low, high, 1)]
+            rows.append(Row(tuple(cells), arm))
+    note = (
+        "One sequence at a time: prefill reads a whole context, decoding writes after a prompt. "
+        "Each change is against the baseline in the same rounds, so that of the baseline itself "
+        "is what the measurement makes of no difference."
+    )
+    return make_table(
+        "inference", "Speed of inference", columns, rows, views, note, "a study with [inference]"
+    )
+
+
+def _times(ratios: Sequence[float]) -> tuple[float | None, ...]:
+    """Percent by which ratios differ from 1: geometric mean over seeds and its t interval."""
+    if not len(ratios):
+        return None, None, None
+    found = ratio(ratios, [1.0] * len(ratios))
     return 100 * (found.mean - 1), 100 * (found.low - 1), 100 * (found.high - 1)
 
 

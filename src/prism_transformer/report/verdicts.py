@@ -16,16 +16,16 @@ from prism_transformer.plots.profiles import sign_changes
 from prism_transformer.report.benchmarks import factor
 from prism_transformer.report.figures import paired_rows
 from prism_transformer.report.table import signed
-from prism_transformer.report.tables import share_at_base
+from prism_transformer.report.tables import INFERENCE, share_at_base
 from prism_transformer.report.views import View
 from prism_transformer.study.compare import PARITY_MARGIN
-from prism_transformer.study.statistics import Paired, Ratio, equivalence, paired
+from prism_transformer.study.statistics import Paired, Ratio, equivalence, paired, ratio
 
 TASKS = ("piqa", "hellaswag", "arc_easy", "winogrande")  # those that the paper's abstract names
 TASK_MARGIN = 1.0  # accuracy points
 DISTANCE_MARGIN = 0.05  # of the baseline's attention distance
 BOUNDARY_MARGIN = 1.0  # layers
-PLATEAU_MARGIN = 0.002  # nats per token
+GAP_MARGIN = 0.002  # nats per token
 FLASH_WIDTH = 256  # the widest head that flash attention takes
 
 
@@ -210,10 +210,10 @@ def widens_then_stays(view: View) -> Judged | None:
     at = [int(np.argmin(np.abs(tokens - t))) for t in (known.widening_from, known.widening_to)]
     first, middle, last = (gaps.iloc[place].to_numpy(float) for place in (*at, -1))
     widening = paired(middle - first)
-    level = equivalence(last - middle, PLATEAU_MARGIN)
-    near = equivalence(last - known.plateau, PLATEAU_MARGIN)
+    level = equivalence(last - middle, GAP_MARGIN)
+    near = equivalence(last - known.plateau, GAP_MARGIN)
     far = paired(last - known.plateau)
-    off = far.low > PLATEAU_MARGIN or far.high < -PLATEAU_MARGIN
+    off = far.low > GAP_MARGIN or far.high < -GAP_MARGIN
     verdicts = [
         below_zero(widening),
         Verdict.SUPPORTED if level.equal else Verdict.NOISE,
@@ -221,7 +221,7 @@ def widens_then_stays(view: View) -> Judged | None:
     ]
     words = (
         f"from 1 to 10 billion tokens {told(widening, 'nats/token')}; from there to the end "
-        f"{signed(level.mean)} (equal within {PLATEAU_MARGIN}: p {level.p:.2g}); at the end "
+        f"{signed(level.mean)} (equal within {GAP_MARGIN}: p {level.p:.2g}); at the end "
         f"{told(paired(last), 'nats/token')}"
     )
     return Judged(strictest(verdicts), words)
@@ -263,6 +263,21 @@ def widest_start_is_slow(view: View) -> Judged | None:
         slower = Verdict.SUPPORTED if found.high < 1 else Verdict.NOISE
         verdicts.append(Verdict.CONTRADICTED if found.low > 1 else slower)
         words.append(f"{arm}: {_change(found)}")
+    return Judged(strictest(verdicts), "; ".join(words)) if verdicts else None
+
+
+def no_overhead(view: View) -> Judged | None:
+    """Reading a prompt and decoding are each as fast as the baseline's, or at most 1 % slower."""
+    verdicts, words = [], []
+    for kind in INFERENCE if view.main else ():
+        ratios = view.scalar(f"inference.{kind}.ratio")[view.main].dropna()
+        if ratios.empty:
+            continue
+        found = ratio(ratios, np.ones(len(ratios)))
+        fine, slow = found.low > 1 - PARITY_MARGIN, found.high < 1 - PARITY_MARGIN
+        verdict = Verdict.CONTRADICTED if slow else Verdict.NOISE
+        verdicts.append(Verdict.SUPPORTED if fine else verdict)
+        words.append(f"{kind}: {_change(found)}")
     return Judged(strictest(verdicts), "; ".join(words)) if verdicts else None
 
 
@@ -355,20 +370,20 @@ def turns_at_boundary(view: View) -> Judged | None:
         return None
     gaps, _, n_ramp = found
     boundary = n_ramp - 0.5
-    turns = []
-    for gap in gaps:
-        rising = [at for at in sign_changes(gap) if gap[int(at)] < 0]
-        if rising:
-            turns.append(min(rising, key=lambda at: abs(at - boundary)))
-    if not turns:
+    # Noise crosses zero anywhere; the least running sum has the nearer layers before it and the
+    # farther ones behind it, and there is one.
+    sums = gaps.cumsum(axis=1)
+    turned = (sums.min(axis=1) < 0) & (sums.argmin(axis=1) < gaps.shape[1] - 1)
+    if not turned.any():
         words = f"no seed of {len(gaps)} turns from nearer to farther"
         return Judged(Verdict.CONTRADICTED, words)
-    off = np.array(turns) - boundary
+    off = sums.argmin(axis=1)[turned] + 0.5 - boundary
     test, equal = paired(off), equivalence(off, BOUNDARY_MARGIN)
     away = test.low > BOUNDARY_MARGIN or test.high < -BOUNDARY_MARGIN
-    verdict = Verdict.SUPPORTED if equal.equal and len(turns) == len(gaps) else Verdict.NOISE
+    verdict = Verdict.SUPPORTED if equal.equal and turned.all() else Verdict.NOISE
+    crossings = np.mean([len(sign_changes(gap)) for gap in gaps])
     words = (
-        f"the ramp completes at {boundary:g}; {len(turns)} of {len(gaps)} seeds turn, "
-        f"{told(test, 'layers from there', 1)}"
+        f"the ramp completes at {boundary:g}; {turned.sum()} of {len(gaps)} seeds turn, "
+        f"{told(test, 'layers from there', 1)}; {crossings:.1f} changes of sign a seed"
     )
     return Judged(Verdict.CONTRADICTED if away else verdict, words)

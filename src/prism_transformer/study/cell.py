@@ -16,6 +16,7 @@ from prism_transformer.train.run import is_run, read_metrics, read_run
 
 RUNS = "runs"
 LOSS_FILE = "loss.json"
+INFERENCE_FILE = "inference.json"
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class CellRun:
             )
 
     def to_do(self, until: int) -> list[str]:
-        """The stages that are not done: train, eval, loss, analyze."""
+        """The stages that are not done: train, eval, loss, analyze, inference."""
         stages = [] if self.step >= until else ["train"]
         if until < self.cell.recipe.n_steps:
             return stages
@@ -71,6 +72,8 @@ class CellRun:
             stages.append("loss")
         if self.study.analyze and not (self.analysis_folder / PROFILE_FILE).is_file():
             stages.append("analyze")
+        if self.study.inference and not (self.analysis_folder / INFERENCE_FILE).is_file():
+            stages.append("inference")
         return stages
 
     def values(self, until: int) -> Values:

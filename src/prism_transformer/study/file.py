@@ -61,6 +61,17 @@ class LossStage(Section):
     """windows of the validation slice; all of it when left out"""
 
 
+class InferenceStage(Section):
+    """Speed of the trained model: a prompt, and decoding after it, against the baseline's."""
+
+    rounds: Annotated[int, Field(ge=3)] = 9
+    """in which arm and baseline take turns"""
+    prompt: PositiveInt = 64
+    """tokens that decoding starts from"""
+    new: PositiveInt = 32
+    """tokens that are decoded"""
+
+
 class SearchStage(Section):
     """Successive halving over the arms: train all a little, keep the best, train those on."""
 
@@ -85,6 +96,7 @@ class Study(Section):
     eval: EvalStage | None = None
     analyze: AnalyzeStage | None = None
     loss: LossStage | None = None
+    inference: InferenceStage | None = None
     search: SearchStage | None = None
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from prism_transformer.analysis.profile import PROFILE_FILE
-from prism_transformer.study.cell import LOSS_FILE, CellRun
+from prism_transformer.study.cell import INFERENCE_FILE, LOSS_FILE, CellRun
 from prism_transformer.train.run import Row, read_metrics
 
 STRETCHES = 200  # points of a training curve that are kept
@@ -35,6 +35,7 @@ def numbers_of(run: CellRun) -> Iterator[Number]:
         yield from _scores(run)
         yield from _profile(run.analysis_folder / PROFILE_FILE)
         yield from _positions(run.analysis_folder / LOSS_FILE)
+        yield from _inference(run.analysis_folder / INFERENCE_FILE)
 
 
 def _losses(rows: list[Row], last: int) -> Iterator[Number]:
@@ -79,6 +80,15 @@ def _positions(file: Path) -> Iterator[Number]:
     for row in _read(file)["by_position"] if file.is_file() else []:
         end = int(row["positions"].rpartition("-")[2])
         yield "loss_at_position", None, end, row["loss"]
+
+
+def _inference(file: Path) -> Iterator[Number]:
+    for kind, found in _read(file)["kinds"].items() if file.is_file() else []:
+        ours, theirs = found["seconds"], found["baseline_seconds"]
+        yield f"inference.{kind}", None, None, found["tokens"] / median(ours)
+        # Round by round: whatever else the machine did slowed both.
+        ratios = [their / our for our, their in zip(ours, theirs, strict=True)]
+        yield f"inference.{kind}.ratio", None, None, median(ratios)
 
 
 def items_of(run: CellRun) -> Iterator[pd.DataFrame]:

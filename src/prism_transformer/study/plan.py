@@ -61,7 +61,17 @@ def make_plan(file: Path) -> Plan:
         for index in range(len(points))
         for arm in arms
     )
+    _check_inference(file, study, cells)
     return Plan(file.stem, file, study, base, arms, points, cells)
+
+
+def _check_inference(file: Path, study: Study, cells: tuple[Cell, ...]) -> None:
+    stage, context = study.inference, min(cell.recipe.model.seq_len for cell in cells)
+    if stage is not None and stage.prompt + stage.new > context:
+        raise StudyError(
+            f"{file}: inference: prompt = {stage.prompt} and new = {stage.new} are more than the "
+            f"context of {context} tokens; give less"
+        )
 
 
 def _base(file: Path, study: Study) -> Recipe:

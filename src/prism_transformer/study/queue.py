@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -68,10 +68,16 @@ class Queue:
 
     # -- filling ---------------------------------------------------------------------------------
 
-    def fill(self, cells: Sequence[tuple[Cell, int]], done: Mapping[str, Values]) -> None:
+    def fill(
+        self,
+        cells: Sequence[tuple[Cell, int]],
+        done: Mapping[str, Values],
+        undone: Collection[str] = (),
+    ) -> None:
         """Make the study, and a trial for each cell that has none; ``done`` ones need no work.
 
-        A cell comes with the step to train it to. What failed before is tried again.
+        A cell comes with the step to train it to. What failed before is tried again, and what the
+        queue takes for complete though it is ``undone``: the study has a new stage.
         """
         with locked(self.folder / CLAIMS / "queue", wait=True):
             study = self._create()
@@ -79,8 +85,11 @@ class Queue:
             keys = [trial_key(cell.name, until) for cell, until in cells]
             if not study.user_attrs:
                 self._describe(study)
-            if study.user_attrs.get("shape") != self.shape or _out_of_order(study, keys):
-                done = _completed(study) | dict(done)
+            complete = _completed(study)
+            known = {key: values for key, values in complete.items() if key not in undone}
+            same = study.user_attrs.get("shape") == self.shape and known == complete
+            if not same or _out_of_order(study, keys):
+                done = known | dict(done)
                 study = self._remake(study)
             live = {trial_of(each) for each in study.get_trials(states=LIVE)}
             for key, (cell, until) in zip(keys, cells, strict=True):
@@ -91,7 +100,7 @@ class Queue:
         """Begin anew: with all arms, which Optuna wants to know, and cells in the planned order."""
         if study.get_trials(states=(TrialState.RUNNING,)):
             raise InputError(
-                f"{self.plan.file}: its arms have changed while workers are at it; stop them first"
+                f"{self.plan.file}: has changed while workers are at it; stop them first"
             )
         optuna.delete_study(study_name=self.plan.name, storage=self.storage)
         study = self._create()

@@ -50,7 +50,7 @@ class Home:
             raise InputError(f"{self.folder}: cannot be written: {error.strerror}") from None
         if cells is None:
             cells = [(cell, cell.recipe.n_steps) for cell in self.plan.cells]
-        queue.fill(cells, self._done(cells))
+        queue.fill(cells, self._done(cells), self._undone(cells))
 
     def _done(self, cells: Sequence[tuple[Cell, int]]) -> dict[str, Values]:
         """What run folders say is done, whatever a queue remembers."""
@@ -59,6 +59,19 @@ class Home:
             run = self.run_of(cell)
             if run.begun and not run.to_do(until):
                 found[trial_key(cell.name, until)] = run.values(until)
+        return found
+
+    def _undone(self, cells: Sequence[tuple[Cell, int]]) -> set[str]:
+        """Runs that are trained and lack a stage.
+
+        Those that are not even trained may have been on another machine, whose folder is not seen
+        from here.
+        """
+        found = set()
+        for cell, until in cells:
+            run = self.run_of(cell)
+            if run.step >= until and run.to_do(until):
+                found.add(trial_key(cell.name, until))
         return found
 
     def failures(self) -> dict[str, str]:

@@ -16,12 +16,14 @@ from time import sleep
 from typing import Protocol
 
 from prism_transformer.analysis.profile import attention_profile
+from prism_transformer.bench.inference import against
 from prism_transformer.errors import InputError
 from prism_transformer.eval.loss import measure_loss
 from prism_transformer.eval.source import open_source
 from prism_transformer.folders import write_whole
 from prism_transformer.hf.convert import to_hf
-from prism_transformer.study.cell import LOSS_FILE, CellRun, run_of
+from prism_transformer.recipe import Recipe
+from prism_transformer.study.cell import INFERENCE_FILE, LOSS_FILE, CellRun, run_of
 from prism_transformer.study.plan import Cell, Plan
 from prism_transformer.study.queue import CellFailed, Interrupted, Values
 from prism_transformer.terminal import make_console
@@ -92,8 +94,12 @@ class Worker:
             _evaluate(run, self.device)
         elif stage == "loss":
             _loss(run)
-        else:
+        elif stage == "analyze":
             _analyze(run)
+        else:
+            cell = run.cell
+            baseline = self.plan.cell(self.plan.study.baseline, cell.point, cell.seed)
+            _infer(run, baseline.recipe, self.device)
 
     def _train(self, run: CellRun, until: int) -> None:
         if self.processes > 1:
@@ -217,3 +223,13 @@ def _analyze(run: CellRun) -> None:
     batches = source.batches(run.study.analyze.sequences, 1)
     profile = attention_profile(source.model, (rows[:, :-1] for rows in batches))
     profile.write(source.home, {"source": run.folder.name, "text": source.text})
+
+
+def _infer(run: CellRun, baseline: Recipe, device: str) -> None:
+    stage = run.study.inference
+    assert stage is not None
+    models = (run.cell.recipe.model, baseline.model)
+    settings = settle(run.cell.recipe, device)
+    facts = against(*models, stage.prompt, stage.new, stage.rounds, settings)
+    run.analysis_folder.mkdir(parents=True, exist_ok=True)
+    write_whole(run.analysis_folder / INFERENCE_FILE, json.dumps(facts, indent=1) + "\n")
