@@ -13,7 +13,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from prism_transformer.eval import subjects
-from prism_transformer.train.checkpoint import checkpoints
+from prism_transformer.train.run import checkpoints
 from tests.conftest import Prism
 from tests.eval.files import rows_of, write_rows
 from tests.train.runs import torchrun

@@ -12,8 +12,9 @@ import pytest
 from optuna.trial import TrialState
 
 from prism_transformer.errors import InputError
+from prism_transformer.study.cell import CellFailed, Interrupted
 from prism_transformer.study.plan import Plan, make_plan
-from prism_transformer.study.queue import CellFailed, Interrupted, Queue, shown, trial_key
+from prism_transformer.study.queue import Queue, shown, trial_key
 
 STUDY = """
 base = "base/nano"

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +14,10 @@ import pandas as pd
 import pytest
 
 from prism_transformer.errors import InputError
+from prism_transformer.study.cell import CellFailed
 from prism_transformer.study.collect import collect
 from prism_transformer.study.plan import Plan
-from prism_transformer.study.queue import CellFailed, Queue
+from prism_transformer.study.queue import Queue
 from prism_transformer.study.study import Home
 from prism_transformer.study.table import Collected, read_collected
 from prism_transformer.study.work import Worker
@@ -122,6 +126,25 @@ def test_a_lost_stage_is_done_again_and_nothing_else(finished: Home, tmp_path: P
     queue.work(Worker(finished.plan, copy, Listening(), device="cpu").do)
     assert done == ["analyze"]
     assert lost.read_text("utf-8") == kept
+
+
+def test_runs_alone_say_what_their_study_says(finished: Home) -> None:
+    """Read as a report reads them: without torch."""
+    folders = [str(finished.run_of(cell).folder) for cell in reversed(finished.plan.cells)]
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from prism_transformer.study.runs import collect_runs\n"
+        f"found = collect_runs([Path(each) for each in {folders}])\n"
+        "print(found.baseline, found.arms, 'torch' in sys.modules)\n"
+        "print(found.table.sort_values(['seed', 'arm'], kind='stable').to_csv(index=False))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    facts, _, table = done.stdout.partition("\n")
+    assert facts == "uniform ['prism', 'uniform'] False"
+    theirs = read_collected(finished.folder / "collected").table
+    theirs = theirs.sort_values(["seed", "arm"], kind="stable").reset_index(drop=True)
+    ours = pd.read_csv(StringIO(table)).astype({"step": "Int64", "index": "Int64"})
+    pd.testing.assert_frame_equal(ours, theirs, check_dtype=False)
 
 
 def test_a_damaged_run_is_named_before_anything_runs(finished: Home, tmp_path: Path) -> None:

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from prism_transformer.recipe import Recipe
 from prism_transformer.recipe_file import load_recipe
-from prism_transformer.train.checkpoint import OPTIMIZER_FILE, checkpoints
+from prism_transformer.train.checkpoint import OPTIMIZER_FILE
 from prism_transformer.train.device import settle
 from prism_transformer.train.distributed import join_world
 from prism_transformer.train.job import new_job, resumed_job
 from prism_transformer.train.loop import train
-from prism_transformer.train.run import read_metrics
+from prism_transformer.train.run import checkpoints, read_metrics
 from prism_transformer.weights import WEIGHTS_FILE
 
 # What a clock or a machine decides.

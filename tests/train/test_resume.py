@@ -15,8 +15,12 @@ import pytest
 import torch
 
 from prism_transformer.errors import InputError
-from prism_transformer.train.checkpoint import checkpoint_folder, checkpoints
-from prism_transformer.train.run import METRICS_FILE, read_environment
+from prism_transformer.train.run import (
+    METRICS_FILE,
+    checkpoint_folder,
+    checkpoints,
+    read_environment,
+)
 from prism_transformer.train.stopping import StopRequest
 from tests.train.runs import assert_same_end, command, finish, run_command, start_command, tiny
 

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from prism_transformer.analysis import PROFILE_FILE
 from prism_transformer.analysis.observe import STATISTICS, observe
 from prism_transformer.errors import InputError
 from prism_transformer.folders import write_whole
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 Array = np.ndarray
 
 EFFECTIVE_RANK = "effective_rank"
-PROFILE_FILE = "attention.json"
 
 
 @dataclass(frozen=True)

@@ -149,7 +149,7 @@ def _names(arms: list[list[tuple[Source, Profile]]]) -> tuple[str, str]:
 def _print(
     arms: list[list[tuple[Source, Profile]]], rows: list[dict[str, Any]], figure: Path | None
 ) -> None:
-    from prism_transformer.analysis.profile import PROFILE_FILE
+    from prism_transformer.analysis import PROFILE_FILE
     from prism_transformer.terminal import make_console, row_table, say
 
     console = make_console()

@@ -39,7 +39,8 @@ def export(
     from prism_transformer.folders import check_new
     from prism_transformer.hf.export import export_checkpoint, export_model
     from prism_transformer.hf.folder import read_tokenizer
-    from prism_transformer.train.run import is_run, newest_model
+    from prism_transformer.train.run import is_run
+    from prism_transformer.train.trained import newest_model
 
     check_new(out)
     words = read_tokenizer(tokenizer, required=True) if tokenizer else None

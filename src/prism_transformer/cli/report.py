@@ -30,7 +30,8 @@ def report(
     Parameters
     ----------
     studies
-        A study's folder, what prism study collect wrote, or a folder of such folders.
+        A study's folder, what prism study collect wrote, or a folder of such folders; or runs, or
+        folders of runs, which are compared as one study.
     out
         Folder for index.html, report.md, tables/ and figures/; what is there is replaced.
     """
@@ -38,7 +39,7 @@ def report(
         _documents(docs, studies, as_json)
         return
     if not studies:
-        raise InputError("name a study's folder, or what prism study collect wrote")
+        raise InputError("name a study's folder, what prism study collect wrote, or runs")
     from prism_transformer.report.claims import counts
     from prism_transformer.report.write import write_report
 

@@ -206,7 +206,7 @@ def generate(
     import torch
 
     from prism_transformer.sampling import check_sampling, stream
-    from prism_transformer.train.run import open_trained
+    from prism_transformer.train.trained import open_trained
 
     check_sampling(tokens, temperature, top_k, top_p)
     if not 0 <= seed < 2**63:

@@ -17,8 +17,9 @@ from prism_transformer.data.corpora import EMBEDDED, open_corpus
 from prism_transformer.data.loader import open_windows
 from prism_transformer.data.tokenizer import Tokenizer, open_tokenizer
 from prism_transformer.errors import InputError
-from prism_transformer.train.checkpoint import check_checkpoint, checkpoint_folder, checkpoints
-from prism_transformer.train.run import is_run, newest_model, read_run
+from prism_transformer.train.checkpoint import check_checkpoint
+from prism_transformer.train.run import checkpoint_folder, checkpoints, is_run, read_run
+from prism_transformer.train.trained import newest_model
 from prism_transformer.weights import load_model
 
 

@@ -16,8 +16,8 @@ from prism_transformer.eval.source import check_source, checkpoint_of
 from prism_transformer.hf.export import export_checkpoint
 from prism_transformer.hf.folder import check_weights, read_config, read_tokenizer
 from prism_transformer.hf.hub import hub_answers
-from prism_transformer.train.checkpoint import SUMS_FILE, check_checkpoint, checkpoints
-from prism_transformer.train.run import is_run, read_run
+from prism_transformer.train.checkpoint import SUMS_FILE, check_checkpoint
+from prism_transformer.train.run import checkpoints, is_run, read_run
 from prism_transformer.weights import CONFIG_FILE, WEIGHTS_FILE
 
 MODEL_FILES = ("config.json", "*.safetensors", "*.bin", "tokenizer*", "vocab*", "merges*")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,15 +18,15 @@ from prism_transformer.schedule import HeadSchedule
 from prism_transformer.study.compare import Row as ArmRow
 from prism_transformer.study.compare import compare
 from prism_transformer.study.table import (
+    COLLECTED,
+    RUNS,
     STUDY_FILE,
     Collected,
     finite,
     is_collected,
     read_collected,
 )
-
-COLLECTED = "collected"
-RUN_FILES = ("recipe.toml", "metrics.jsonl")
+from prism_transformer.train.run import RECIPE_FILE, is_run
 
 # In the paper's order, then the built-in one: which metric of each task a table shows.
 SHOWN: dict[str, str] = {}
@@ -202,8 +202,19 @@ class View:
 
 
 def read_views(places: Sequence[Path]) -> list[View]:
-    """Every study in these folders at every point; what is no study is refused."""
-    studies = [collected for place in places for collected in _read(place)]
+    """Every study in these folders at every point; runs of no study are one together.
+
+    What is neither is refused.
+    """
+    studies, runs = [], []
+    for place in places:
+        folders = _studies(place)
+        studies += [read_collected(folder) for folder in folders]
+        runs += [] if folders else _runs(place)
+    if runs:
+        from prism_transformer.study.runs import collect_runs
+
+        studies.append(collect_runs(runs))
     views: list[View] = []
     keys: set[str] = set()
     for collected in studies:
@@ -216,28 +227,27 @@ def read_views(places: Sequence[Path]) -> list[View]:
     return views
 
 
-def _read(place: Path) -> Iterator[Collected]:
-    folders = [place] if is_collected(place) else []
-    if not folders and is_collected(place / COLLECTED):
-        folders = [place / COLLECTED]
-    if not folders and place.is_dir():
-        inside = [child for child in sorted(place.iterdir()) if child.is_dir()]
-        folders = [child for child in inside if is_collected(child)]
-        folders += [child / COLLECTED for child in inside if is_collected(child / COLLECTED)]
-    if not folders:
-        raise InputError(f"{place}: {_why_not(place)}")
-    for folder in folders:
-        yield read_collected(folder)
+def _studies(place: Path) -> list[Path]:
+    """Collected studies: this folder, the one of this study, or those of all studies in it."""
+    for folder in (place, place / COLLECTED):
+        if is_collected(folder):
+            return [folder]
+    inside = sorted(child for child in place.iterdir() if child.is_dir()) if place.is_dir() else []
+    found = [child for child in inside if is_collected(child)]
+    return found + [child / COLLECTED for child in inside if is_collected(child / COLLECTED)]
 
 
-def _why_not(place: Path) -> str:
+def _runs(place: Path) -> list[Path]:
+    """Runs: this folder, those in it, or those of a study that was not collected yet."""
     if not place.is_dir():
-        return "no such folder; give a study, or what `prism study collect` wrote"
-    if all((place / name).is_file() for name in RUN_FILES):
-        return f"a single run; `prism study collect {place}` makes a table of it"
-    if any((child / RUN_FILES[0]).is_file() for child in place.iterdir()):
-        return f"runs, but nothing collected; `prism study collect {place}` does it"
-    return f"nothing collected there: no {STUDY_FILE}; `prism study collect` makes one"
+        raise InputError(f"{place}: no such folder; give a study, a run, or a folder of runs")
+    if is_run(place):
+        return [place]
+    for folder in (place, place / RUNS):
+        found = sorted(folder.iterdir()) if folder.is_dir() else []
+        if runs := [child for child in found if is_run(child)]:
+            return runs
+    raise InputError(f"{place}: neither a study (no {STUDY_FILE}) nor a run (no {RECIPE_FILE})")
 
 
 def _key(name: str, point: int | None, taken: set[str]) -> str:

@@ -6,17 +6,35 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from prism_transformer.analysis.profile import PROFILE_FILE
+from prism_transformer.analysis import PROFILE_FILE
+from prism_transformer.errors import RunError
 from prism_transformer.recipe import differences
 from prism_transformer.study.file import Study, StudyError
 from prism_transformer.study.plan import Cell, Plan
-from prism_transformer.study.queue import CellFailed, Values
-from prism_transformer.train.checkpoint import checkpoint_folder, checkpoints
-from prism_transformer.train.run import is_run, read_metrics, read_run
+from prism_transformer.study.table import RUNS
+from prism_transformer.train.run import (
+    checkpoint_folder,
+    checkpoints,
+    is_run,
+    read_metrics,
+    read_run,
+)
 
-RUNS = "runs"
 LOSS_FILE = "loss.json"
 INFERENCE_FILE = "inference.json"
+
+Values = tuple[float, float]
+"""Validation loss at the end, and tokens per second."""
+
+
+class CellFailed(RunError):
+    """One run of a study cannot be finished; the others can."""
+
+
+class Interrupted(RunError):
+    """Somebody asked this process to stop; what it worked on goes back to the queue."""
+
+    exit_code = 130
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,12 @@ from prism_transformer import paper
 from prism_transformer.cost import parameters
 from prism_transformer.recipe import Recipe, differences
 from prism_transformer.recipe_file import load_recipe
-from prism_transformer.study.cell import RUNS, CellRun
+from prism_transformer.study.cell import CellRun
 from prism_transformer.study.fairness import check_fair
 from prism_transformer.study.numbers import items_of, numbers_of
 from prism_transformer.study.plan import Plan
-from prism_transformer.study.table import COLUMNS, ITEM_COLUMNS, Collected
+from prism_transformer.study.table import COLUMNS, ITEM_COLUMNS, RUNS, Collected
 from prism_transformer.train.run import Row, read_environment
-
-COLLECTED = "collected"
 
 # What may differ from the paper's recipe without changing what is learnt.
 HOW = (
@@ -44,8 +42,15 @@ def collect(plan: Plan, folders: Sequence[Path], failures: Mapping[str, str]) ->
     runs = [_furthest(plan, index, folders) for index in range(len(plan.cells))]
     for run in runs:
         run.check_recipe()
+    return table_of(plan, runs, failures, f"prism study run {plan.name}")
+
+
+def table_of(
+    plan: Plan, runs: Sequence[CellRun], failures: Mapping[str, str], command: str
+) -> Collected:
+    """Everything that these runs of a plan say; ``command`` is what made them."""
     check_fair(plan, [(run.cell, read_environment(run.folder)) for run in runs if run.begun])
-    facts = _facts(plan, runs, failures)
+    facts = _facts(plan, runs, failures) | {"command": command}
     rows: list[Row] = []
     items: list[pd.DataFrame] = []
     for run in runs:
@@ -66,12 +71,11 @@ def _furthest(plan: Plan, index: int, folders: Sequence[Path]) -> CellRun:
 
 
 def _facts(plan: Plan, runs: Sequence[CellRun], failures: Mapping[str, str]) -> Row:
-    recipe = plan.cell(plan.study.baseline, 0, plan.study.seeds[0]).recipe
+    recipe = next(cell.recipe for cell in plan.cells if cell.arm == plan.study.baseline)
     states = [_state(run, failures) for run in runs]
     return {
         "name": plan.name,
         "question": plan.study.question,
-        "command": f"prism study run {plan.name}",
         "baseline": plan.study.baseline,
         "scale": paper_scale(recipe),
         "arms": [

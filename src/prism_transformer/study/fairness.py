@@ -39,7 +39,12 @@ def _check_pair(plan: Plan, one: tuple[Cell, Row], two: tuple[Cell, Row]) -> Non
     own = {"model.schedule", "data.folder"}  # shards are compared by content
     own |= {key for arm in plan.arms if arm.name in (cell.arm, other.arm) for key in arm.changes}
     recipes = (Recipe.model_validate(each["recipe"]) for each in (environment, its))
-    rest = [line for line in differences(*recipes) if line.partition(":")[0] not in own]
+    rest = [
+        line
+        for line in differences(*recipes)
+        if line.partition(":")[0] not in own
+        and not line.startswith("run.")  # training does not hear what is written down of it
+    ]
     if rest:
         raise StudyError(f"{pair}: {'; '.join(rest)}")
 

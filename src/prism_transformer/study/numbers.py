@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from prism_transformer.analysis.profile import PROFILE_FILE
+from prism_transformer.analysis import PROFILE_FILE
 from prism_transformer.study.cell import INFERENCE_FILE, LOSS_FILE, CellRun
 from prism_transformer.train.run import Row, read_metrics
 

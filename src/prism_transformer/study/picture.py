@@ -13,9 +13,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from prism_transformer.study.cell import CellRun, run_of
+from prism_transformer.study.cell import CellRun, Values, run_of
 from prism_transformer.study.plan import Cell, Plan
-from prism_transformer.study.queue import Values
 from prism_transformer.terminal import duration, say
 from prism_transformer.train.run import Row, read_metrics
 

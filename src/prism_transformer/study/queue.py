@@ -21,8 +21,9 @@ from optuna.exceptions import ExperimentalWarning, UpdateFinishedTrialError
 from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from prism_transformer.errors import InputError, RunError
+from prism_transformer.errors import InputError
 from prism_transformer.folders import FolderBusy, locked
+from prism_transformer.study.cell import CellFailed, Interrupted, Values
 from prism_transformer.study.plan import Cell, Plan
 
 QUEUE_FILE = "queue.db"
@@ -35,21 +36,8 @@ RETRIES = 3  # of a cell whose workers died
 
 LIVE = (TrialState.WAITING, TrialState.RUNNING, TrialState.COMPLETE)
 
-Values = tuple[float, float]
-"""Validation loss at the end, and tokens per second."""
-
 Do = Callable[[str, int], Values]
 """Trains the cell of a name to a step, and does what else there is to do with it."""
-
-
-class CellFailed(RunError):
-    """One run of a study cannot be finished; the others can."""
-
-
-class Interrupted(RunError):
-    """Somebody asked this process to stop; what it worked on goes back to the queue."""
-
-    exit_code = 130
 
 
 class Queue:

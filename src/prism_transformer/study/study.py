@@ -8,12 +8,12 @@ from pathlib import Path
 
 from prism_transformer.errors import InputError
 from prism_transformer.folders import write_whole
-from prism_transformer.study.cell import CellRun, run_of
-from prism_transformer.study.collect import COLLECTED, collect
+from prism_transformer.study.cell import CellRun, Values, run_of
+from prism_transformer.study.collect import collect
 from prism_transformer.study.fairness import check_fair
 from prism_transformer.study.plan import Cell, Plan
-from prism_transformer.study.queue import QUEUE_FILE, Queue, Values, trial_key
-from prism_transformer.study.table import Collected, write_collected
+from prism_transformer.study.queue import QUEUE_FILE, Queue, trial_key
+from prism_transformer.study.table import COLLECTED, Collected, write_collected
 from prism_transformer.train.run import read_environment
 
 COPY = "study.toml"  # the study file as it was last used

@@ -24,6 +24,10 @@ from prism_transformer.folders import write_whole
 
 FORMAT = 1
 
+# Folders of a study.
+RUNS = "runs"
+COLLECTED = "collected"
+
 STUDY_FILE = "study.json"
 TABLE_FILE = "table.parquet"
 CSV_FILE = "table.csv"

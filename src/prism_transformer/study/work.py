@@ -23,9 +23,16 @@ from prism_transformer.eval.source import open_source
 from prism_transformer.folders import write_whole
 from prism_transformer.hf.convert import to_hf
 from prism_transformer.recipe import Recipe
-from prism_transformer.study.cell import INFERENCE_FILE, LOSS_FILE, CellRun, run_of
+from prism_transformer.study.cell import (
+    INFERENCE_FILE,
+    LOSS_FILE,
+    CellFailed,
+    CellRun,
+    Interrupted,
+    Values,
+    run_of,
+)
 from prism_transformer.study.plan import Cell, Plan
-from prism_transformer.study.queue import CellFailed, Interrupted, Values
 from prism_transformer.terminal import make_console
 from prism_transformer.train.device import settle
 from prism_transformer.train.distributed import join_world

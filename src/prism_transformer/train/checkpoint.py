@@ -22,12 +22,11 @@ from prism_transformer.errors import InputError
 from prism_transformer.folders import new_folder
 from prism_transformer.recipe import Recipe
 from prism_transformer.recipe_file import recipe_toml
+from prism_transformer.train.run import CHECKPOINTS, RECIPE_FILE, checkpoints
 from prism_transformer.weights import write_model, write_tensors
 
-CHECKPOINTS = "checkpoints"
 OPTIMIZER_FILE = "optimizer.safetensors"
 STATE_FILE = "state.json"
-RECIPE_FILE = "recipe.toml"
 SUMS_FILE = "sha256.json"
 
 
@@ -41,11 +40,6 @@ class State:
     """tokens seen"""
     metrics_bytes: int
     """length of metrics.jsonl at this point"""
-
-
-def checkpoint_folder(run: Path, step: int) -> Path:
-    """Where the checkpoint of a step is."""
-    return run / CHECKPOINTS / f"step-{step:08d}"
 
 
 def save_checkpoint(
@@ -87,11 +81,6 @@ def check_checkpoint(folder: Path) -> None:
 def read_state(folder: Path) -> State:
     """How far a sound checkpoint is."""
     return State(**json.loads((folder / STATE_FILE).read_text("utf-8")))
-
-
-def checkpoints(run: Path) -> list[Path]:
-    """All checkpoints of a run, oldest first."""
-    return sorted((run / CHECKPOINTS).glob("step-*"))
 
 
 def newest_sound(run: Path) -> tuple[Path | None, dict[Path, str]]:

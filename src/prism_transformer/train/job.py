@@ -20,7 +20,6 @@ from prism_transformer.train.checkpoint import (
     OPTIMIZER_FILE,
     State,
     check_checkpoint,
-    checkpoint_folder,
     newest_sound,
     prune,
     read_state,
@@ -32,7 +31,14 @@ from prism_transformer.train.device import Settings, compile_layers
 from prism_transformer.train.distributed import World, distribute, part_of, reshard, whole
 from prism_transformer.train.environment import changes, data_hashes, environment, session
 from prism_transformer.train.optim import make_optimizer
-from prism_transformer.train.run import Metrics, Row, create_run, note_session, read_environment
+from prism_transformer.train.run import (
+    Metrics,
+    Row,
+    checkpoint_folder,
+    create_run,
+    note_session,
+    read_environment,
+)
 from prism_transformer.train.stopping import StopRequest
 from prism_transformer.train.trackers import Trackers
 from prism_transformer.weights import SCHEDULE, WEIGHTS_FILE, check_schedule, read_tensors

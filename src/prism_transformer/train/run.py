@@ -5,6 +5,8 @@ environment.json    on what and from what it was trained
 metrics.jsonl       a line for each step, validation and look at attention
 tokenizer.json      a BPE trained for this corpus, where it has one
 checkpoints/        see ``checkpoint.py``
+
+Nothing here needs torch: reports read runs without it.
 """
 
 from __future__ import annotations
@@ -15,17 +17,16 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from prism_transformer.data.tokenizer import BPE_FILE, Tokenizer, open_tokenizer
+from prism_transformer.data.tokenizer import BPE_FILE
 from prism_transformer.errors import InputError
 from prism_transformer.folders import new_folder, write_whole
-from prism_transformer.model import PrismLM
 from prism_transformer.recipe import Recipe
 from prism_transformer.recipe_file import load_recipe, recipe_toml
-from prism_transformer.train.checkpoint import RECIPE_FILE, newest_sound
-from prism_transformer.weights import load_model
 
+RECIPE_FILE = "recipe.toml"
 ENVIRONMENT_FILE = "environment.json"
 METRICS_FILE = "metrics.jsonl"
+CHECKPOINTS = "checkpoints"
 
 Row = dict[str, Any]
 
@@ -112,20 +113,11 @@ def is_run(folder: Path) -> bool:
     return (folder / RECIPE_FILE).is_file() and (folder / METRICS_FILE).is_file()
 
 
-def newest_model(folder: Path) -> Path:
-    """The newest sound checkpoint of a run; any other folder is taken for a model itself."""
-    if not is_run(folder):
-        return folder
-    checkpoint, problems = newest_sound(folder)
-    if checkpoint is None:
-        raise InputError(
-            f"{folder}: has no sound checkpoint: {'; '.join(problems.values()) or 'none yet'}"
-        )
-    return checkpoint
+def checkpoint_folder(run: Path, step: int) -> Path:
+    """Where the checkpoint of a step is."""
+    return run / CHECKPOINTS / f"step-{step:08d}"
 
 
-def open_trained(folder: Path) -> tuple[PrismLM, Tokenizer]:
-    """The model of a run as it is now, and its tokenizer."""
-    recipe = read_run(folder)
-    model = load_model(newest_model(folder))
-    return model.eval(), open_tokenizer(recipe.data.tokenizer, folder)
+def checkpoints(run: Path) -> list[Path]:
+    """All checkpoints of a run, oldest first."""
+    return sorted((run / CHECKPOINTS).glob("step-*"))
