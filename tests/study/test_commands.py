@@ -59,8 +59,8 @@ BAD = [
     (("run", "nothing.toml"), "no such study file"),
     (("work", "{file}"), "prism study plan"),
     (("search", "{file}"), "has no [search]"),
-    (("run", "{file}", "--heartbeat", "0"), "--heartbeat 0"),
-    (("run", "{file}", "--processes", "0"), "--processes 0"),
+    (("run", "{file}", "--heartbeat", "0"), "for --heartbeat"),
+    (("run", "{file}", "--processes", "0"), "for --processes"),
     (("collect", "{file}", "nowhere"), "nowhere: there is no such folder"),
     (("plan", "{file}", "--begin", "--storage", "nothing://x"), "--storage nothing://x"),
 ]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
+from cyclopts.validators import Number
 
 from prism_transformer.cli.output import Device, Json, Whole, print_json, whole
 from prism_transformer.errors import InputError
@@ -33,31 +35,41 @@ Storage = Annotated[
         "an SQLite file in the study's folder when left out."
     ),
 ]
-Heartbeat = Annotated[
-    Whole,
-    Parameter(help="Seconds between signs of life; who misses six is taken for dead."),
-]
-Processes = Annotated[
-    int | None,
-    Parameter(
-        converter=whole,
-        help="Processes that train one run together; what the study says when left out.",
-    ),
-]
+
+AT_LEAST_ONE = Number(gte=1)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Way:
+    """Where and how a study is worked on: options that its commands share."""
+
+    out: Out = None
+    storage: Storage = None
+    processes: Annotated[
+        int | None,
+        Parameter(
+            converter=whole,
+            validator=AT_LEAST_ONE,
+            help="Processes that train one run together; what the study says when left out.",
+        ),
+    ] = None
+    device: Device = "auto"
+    heartbeat: Annotated[
+        Whole,
+        Parameter(
+            validator=AT_LEAST_ONE,
+            help="Seconds between signs of life; who misses six is taken for dead.",
+        ),
+    ] = 10
+
+
+DEFAULT = Way()
 EXAMPLE = "Example:  prism study"
 
 
 @app.command(help_epilogue=f"{EXAMPLE} run demo")
-def run(
-    study: str,
-    /,
-    *,
-    out: Out = None,
-    storage: Storage = None,
-    processes: Processes = None,
-    device: Device = "auto",
-    heartbeat: Heartbeat = 10,
-) -> int:
+def run(study: str, /, *, way: Way = DEFAULT) -> int:
     """Do everything that is not done yet, then compare; killed at any moment, call it again.
 
     Exit code 1 when a run failed; the others are finished all the same.
@@ -71,27 +83,18 @@ def run(
     from prism_transformer.terminal import make_console
 
     console = make_console()
-    home = _home(study, out, storage)
-    print_plan(console, home, device)
+    home = _home(study, way.out, way.storage)
+    print_plan(console, home, way.device)
     home.check()
     _prepare(console, home.plan)
-    queue = _queue(home, heartbeat)
+    queue = _queue(home, way.heartbeat)
     home.begin(queue)
-    _work(console, home, queue, device, processes)
+    _work(console, home, queue, way)
     return _finish(console, home)
 
 
 @app.command(help_epilogue=f"{EXAMPLE} work small --storage postgresql://lab@db/prism")
-def work(
-    study: str,
-    /,
-    *,
-    out: Out = None,
-    storage: Storage = None,
-    processes: Processes = None,
-    device: Device = "auto",
-    heartbeat: Heartbeat = 10,
-) -> int:
+def work(study: str, /, *, way: Way = DEFAULT) -> int:
     """Help with a study that was begun elsewhere, until nothing is left to do.
 
     As many machines as there are may do this at once; prism study plan --begin or prism study run
@@ -105,12 +108,12 @@ def work(
     from prism_transformer.terminal import make_console
 
     console = make_console()
-    home = _home(study, out, storage)
+    home = _home(study, way.out, way.storage)
     home.check()
-    queue = _queue(home, heartbeat)
+    queue = _queue(home, way.heartbeat)
     queue.counts()  # says it when nobody began
     _prepare(console, home.plan)
-    _work(console, home, queue, device, processes)
+    _work(console, home, queue, way)
     return 1 if home.failures() else 0
 
 
@@ -236,17 +239,7 @@ def compare(study: str, /, *, out: Out = None, as_json: Json = False) -> None:
 
 
 @app.command(help_epilogue=f"{EXAMPLE} search grid")
-def search(
-    study: str,
-    /,
-    *,
-    out: Out = None,
-    storage: Storage = None,
-    processes: Processes = None,
-    device: Device = "auto",
-    heartbeat: Heartbeat = 10,
-    as_json: Json = False,
-) -> int:
+def search(study: str, /, *, way: Way = DEFAULT, as_json: Json = False) -> int:
     """Find the best schedules without training all to the end: the study's [search] says how.
 
     Parameters
@@ -262,15 +255,15 @@ def search(
     from prism_transformer.terminal import make_console
 
     console = make_console(stderr=as_json)
-    home = _home(study, out, storage)
+    home = _home(study, way.out, way.storage)
     check_search(home.plan)
     home.check()
     _prepare(console, home.plan)
-    queue = _queue(home, heartbeat)
+    queue = _queue(home, way.heartbeat)
     standings = run_search(
         home,
         queue,
-        lambda: _work(console, home, queue, device, processes, more=False),
+        lambda: _work(console, home, queue, way, more=False),
         lambda rung: print_rung(console, home.plan, rung),
     )
     home.collect()
@@ -313,8 +306,6 @@ def _home(study: str, out: Path | None, storage: str | None) -> Home:
 def _queue(home: Home, heartbeat: int) -> Queue:
     from prism_transformer.study.queue import Queue
 
-    if heartbeat < 1:
-        raise InputError(f"--heartbeat {heartbeat}: give at least 1")
     return Queue(home.plan, home.folder, home.storage, heartbeat)
 
 
@@ -327,24 +318,14 @@ def _prepare(console: Console, found: Plan) -> None:
         prepare_recipe(console, recipe)
 
 
-def _work(
-    console: Console,
-    home: Home,
-    queue: Queue,
-    device: str,
-    processes: int | None,
-    *,
-    more: bool = True,
-) -> None:
+def _work(console: Console, home: Home, queue: Queue, way: Way, *, more: bool = True) -> None:
     """Work until nothing is left, and with ``more`` until a search has come to its end."""
     from prism_transformer.study.picture import watched
     from prism_transformer.study.work import Worker
 
-    together = home.plan.study.processes if processes is None else processes
-    if together < 1:
-        raise InputError(f"--processes {processes}: give at least 1")
+    together = home.plan.study.processes if way.processes is None else way.processes
     with watched(console, home.plan, home.folder) as watcher:
-        worker = Worker(home.plan, home.folder, watcher, together, device)
+        worker = Worker(home.plan, home.folder, watcher, together, way.device)
         queue.work(worker.do, lambda: more and not queue.finished())
 
 
