@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cyclopts import App
+from cyclopts import App, Parameter
 
 from prism_transformer.cli.output import Device, Figure, Json, Rounds, Whole, print_json
 from prism_transformer.errors import InputError
@@ -22,6 +22,20 @@ app = App(
 )
 
 
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Way:
+    """Options that every measurement has."""
+
+    rounds: Rounds = 5
+    device: Device = "auto"
+    out: Figure = None
+    as_json: Json = False
+
+
+DEFAULT = Way()
+
+
 @app.command(help_epilogue="Example:  prism bench train prism-nano")
 def train(
     recipe: str = "prism-nano",
@@ -29,10 +43,7 @@ def train(
     *overrides: str,
     batch: Whole = 8,
     length: Whole | None = None,
-    rounds: Rounds = 5,
-    device: Device = "auto",
-    out: Figure = None,
-    as_json: Json = False,
+    way: Way = DEFAULT,
 ) -> None:
     """One training step, eager and compiled, and its share of the matrix product's rate.
 
@@ -49,10 +60,10 @@ def train(
     """
     from prism_transformer.bench.tables import train_rows
 
-    wanted, settings = _open(recipe, overrides, device)
+    wanted, settings = _open(recipe, overrides, way.device)
     config = wanted.model
-    rows = train_rows(config, batch, length or config.seq_len, rounds, settings, _watch)
-    _report("training step", rows, settings, as_json, out, "way")
+    rows = train_rows(config, batch, length or config.seq_len, way.rounds, settings, _watch)
+    _report("training step", rows, settings, way, "way")
 
 
 @app.command(help_epilogue="Example:  prism bench decode prism-nano")
@@ -60,10 +71,7 @@ def decode(
     recipe: str = "prism-nano",
     /,
     *overrides: str,
-    rounds: Rounds = 5,
-    device: Device = "auto",
-    out: Figure = None,
-    as_json: Json = False,
+    way: Way = DEFAULT,
 ) -> None:
     """Decoding with the key-value cache, one sequence, after short and long prompts.
 
@@ -76,11 +84,11 @@ def decode(
     """
     from prism_transformer.bench.tables import decode_rows
 
-    wanted, settings = _open(recipe, overrides, device)
+    wanted, settings = _open(recipe, overrides, way.device)
     longest = wanted.model.seq_len - 32
     lengths = sorted({min(16, longest), longest // 2, longest})
-    rows = decode_rows(wanted.model, lengths, rounds, settings, _watch)
-    _report("decoding", rows, settings, as_json, out, "way")
+    rows = decode_rows(wanted.model, lengths, way.rounds, settings, _watch)
+    _report("decoding", rows, settings, way, "way")
 
 
 @app.command(help_epilogue="Example:  prism bench attention prism-nano")
@@ -90,10 +98,7 @@ def attention(
     *overrides: str,
     batch: Whole = 4,
     length: Whole | None = None,
-    rounds: Rounds = 5,
-    device: Device = "auto",
-    out: Figure = None,
-    as_json: Json = False,
+    way: Way = DEFAULT,
 ) -> None:
     """Attention alone, forward and backward, for each head count of a schedule.
 
@@ -111,14 +116,14 @@ def attention(
     from prism_transformer.bench.tables import attention_rows
     from prism_transformer.schedule import HeadSchedule
 
-    wanted, settings = _open(recipe, overrides, device)
+    wanted, settings = _open(recipe, overrides, way.device)
     config = wanted.model
     uniform = HeadSchedule((config.h_base,))
     rows = attention_rows(
-        config.d_model, (uniform, config.schedule), batch, length or config.seq_len, rounds,
+        config.d_model, (uniform, config.schedule), batch, length or config.seq_len, way.rounds,
         settings, _watch,
     )  # fmt: skip
-    _report("attention", rows, settings, as_json, out, "heads")
+    _report("attention", rows, settings, way, "heads")
 
 
 @app.command(help_epilogue='Example:  prism bench schedules prism-nano "2x4 8x4" reversed')
@@ -128,10 +133,7 @@ def schedules(
     *others: str,
     batch: Whole = 4,
     length: Whole | None = None,
-    rounds: Rounds = 5,
-    device: Device = "auto",
-    out: Figure = None,
-    as_json: Json = False,
+    way: Way = DEFAULT,
 ) -> None:
     """Schedules against the uniform twin: training, prefill, decoding, and layer by layer.
 
@@ -152,7 +154,7 @@ def schedules(
     from prism_transformer.design import resolve, reverse
     from prism_transformer.schedule import HeadSchedule
 
-    wanted, settings = _open(recipe, (), device)
+    wanted, settings = _open(recipe, (), way.device)
     config = wanted.model
     uniform = HeadSchedule((config.h_base,) * config.n_layers)
     more = [reverse(config.schedule) if name == "reversed" else resolve(name) for name in others]
@@ -161,10 +163,10 @@ def schedules(
         if len(schedule) != config.n_layers:
             raise InputError(f"{schedule}: has {len(schedule)} layers, {recipe} {config.n_layers}")
         schedule.head_dims(config.d_model)  # says which layer does not fit
-    size = (batch, length or config.seq_len, rounds)
+    size = (batch, length or config.seq_len, way.rounds)
     rows = schedule_rows(config, chosen, *size, settings, _watch)
     layers = layer_rows(config, chosen, *size, settings, _watch)
-    _report("schedules", rows, settings, as_json, out, "schedule", layers)
+    _report("schedules", rows, settings, way, "schedule", layers)
 
 
 @app.command(help_epilogue="Example:  prism bench data --megabytes 5")
@@ -184,8 +186,9 @@ def data(
     """
     from prism_transformer.bench.tables import data_rows
 
-    _, settings = _open("prism-nano", (), "cpu")
-    _report("tokenizing", data_rows(megabytes, rounds, _watch), settings, as_json, out, "way")
+    way = Way(rounds, "cpu", out, as_json)
+    _, settings = _open("prism-nano", (), way.device)
+    _report("tokenizing", data_rows(megabytes, rounds, _watch), settings, way, "way")
 
 
 def _open(recipe: str, overrides: tuple[str, ...], device: str) -> tuple[Recipe, Settings]:
@@ -206,8 +209,7 @@ def _report(
     what: str,
     rows: list[dict[str, Any]],
     settings: Settings,
-    as_json: bool,
-    out: Path | None,
+    way: Way,
     label: str,
     layers: list[dict[str, Any]] | None = None,
 ) -> None:
@@ -215,11 +217,11 @@ def _report(
     from prism_transformer.train.environment import machine
 
     facts = machine(settings)
-    if out is not None:
+    if way.out is not None:
         from prism_transformer.plots.figures import save, speeds
 
-        save(speeds(rows, label, what), out)
-    if as_json:
+        save(speeds(rows, label, what), way.out)
+    if way.as_json:
         print_json(
             {"what": what, "machine": facts, "rows": rows} | ({"layers": layers} if layers else {})
         )
@@ -231,5 +233,5 @@ def _report(
         say(console, "one layer of each phase, forward and backward")
         console.print(row_table(layers))
     say(console, ", ".join(f"{key} {value}" for key, value in facts.items()))
-    if out is not None:
-        say(console, f"wrote {out}")
+    if way.out is not None:
+        say(console, f"wrote {way.out}")

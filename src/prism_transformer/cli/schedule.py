@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cyclopts import App
+from cyclopts import App, Parameter
 
 from prism_transformer.cli.output import Json, Whole, print_json, print_rows
 from prism_transformer.errors import InputError
@@ -20,14 +21,35 @@ app = App(
 )
 
 
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Model:
+    """The model that a schedule is for.
+
+    Parameters
+    ----------
+    d_model
+        Model width; a preset knows its own.
+    h_base
+        Heads of the uniform twin; the schedule's largest count when left out.
+    layers
+        Refuse a schedule of another depth.
+    """
+
+    d_model: Whole | None = None
+    h_base: Whole | None = None
+    layers: Whole | None = None
+
+
+UNKNOWN = Model()
+
+
 @app.command(help_epilogue='Example:  prism schedule show "3x2 6x2 8x2 12x6" --d-model 768')
 def show(
     schedule: str,
     /,
     *,
-    d_model: Whole | None = None,
-    h_base: Whole | None = None,
-    layers: Whole | None = None,
+    model: Model = UNKNOWN,
     against: str | None = None,
     figure: Path | None = None,
     device: str | None = None,
@@ -40,12 +62,6 @@ def show(
     ----------
     schedule
         A preset (prism schedule list) or text such as "3x2 12x10" or "3,3,12,12".
-    d_model
-        Model width; a preset knows its own.
-    h_base
-        Heads of the uniform twin; the schedule's largest count when left out.
-    layers
-        Refuse a schedule of another depth.
     against
         The schedule on the figure's left; the uniform twin when left out.
     figure
@@ -61,7 +77,7 @@ def show(
         raise InputError(f"--against {against} is for a figure; give --figure too")
     if dtype is not None and device is None:
         raise InputError(f"--dtype {dtype} is for asking torch; give --device too")
-    shown, d_model, h_base = _read_schedule(schedule, d_model, h_base, layers)
+    shown, d_model, h_base = _read_schedule(schedule, model)
     shown.head_dims(d_model)
     backends = None
     if device is not None:
@@ -89,9 +105,7 @@ def check(
     schedule: str,
     /,
     *,
-    d_model: Whole | None = None,
-    h_base: Whole | None = None,
-    layers: Whole | None = None,
+    model: Model = UNKNOWN,
     as_json: Json = False,
 ) -> int:
     """Hold a schedule against the paper's rules; exit code 1 when one is broken.
@@ -102,16 +116,10 @@ def check(
     ----------
     schedule
         A preset (prism schedule list) or text such as "3x2 12x10" or "3,3,12,12".
-    d_model
-        Model width; a preset knows its own.
-    h_base
-        Heads of the uniform twin; the schedule's largest count when left out.
-    layers
-        Refuse a schedule of another depth.
     """
     from prism_transformer.describe import schedule_facts
 
-    checked, d_model, h_base = _read_schedule(schedule, d_model, h_base, layers)
+    checked, d_model, h_base = _read_schedule(schedule, model)
     facts = schedule_facts(checked, d_model, h_base)
     broken = [f for f in facts["findings"] if not f["ok"] and f["kind"] != "hardware"]
     facts["ok"] = not broken
@@ -209,16 +217,15 @@ def list_presets(*, as_json: Json = False) -> None:
     print_rows(rows, as_json)
 
 
-def _read_schedule(
-    text: str, d_model: int | None, h_base: int | None, layers: int | None
-) -> tuple[HeadSchedule, int, int]:
+def _read_schedule(text: str, model: Model) -> tuple[HeadSchedule, int, int]:
     """A schedule with its d_model and h_base, taken from the preset where not given."""
     from prism_transformer.design import presets, resolve
 
     preset = presets().get(text)
     schedule = resolve(text)
-    if layers is not None:
-        schedule.expect_layers(layers)
+    if model.layers is not None:
+        schedule.expect_layers(model.layers)
+    d_model, h_base = model.d_model, model.h_base
     if d_model is None:
         if preset is None:
             raise InputError(f"give the model's width for {text!r}, as in --d-model 768")
