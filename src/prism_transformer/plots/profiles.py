@@ -23,6 +23,7 @@ LABELS = {
     "effective_rank": "effective rank of head outputs",
 }
 FIRST, SECOND, SHADE = "#4477aa", "#cc6677", "#eeeeee"
+MOST_CHANGES = 6  # sign changes that a legend names; more would not fit beside the arms
 
 
 def plot_profile(heads: Sequence[Array], means: Array, statistic: str, seq_len: int) -> Figure:
@@ -65,7 +66,6 @@ def compare_profiles(
             left.plot(layers, mean, color=colour, marker=marker, markersize=4, label=name)
             left.fill_between(layers, mean - spread, mean + spread, color=colour, alpha=0.2, lw=0)
         left.set_ylabel(LABELS[statistic])
-        left.legend(frameon=False)
         left.set_title(_title(len(first), len(second)), fontsize=9)
         gap, spread = mean_b - mean_a, np.hypot(spread_a, spread_b)
         right.axhline(0, color="#888888", linewidth=0.8)
@@ -77,9 +77,10 @@ def compare_profiles(
         for change in changes:
             right.axvline(change, color="#228833", linestyle="--", linewidth=1)
         if changes:
-            places = ", ".join(f"{change:.1f}" for change in changes)
-            right.lines[-1].set_label(f"sign changes at {places}")
-            right.legend(facecolor="white", edgecolor="none", framealpha=0.9, fontsize=8)
+            right.lines[-1].set_label(_sign_label(changes))
+        # Above the panels: a curve may reach any corner within them.
+        handles = [*left.lines, *(right.lines[-1:] if changes else [])]
+        figure.legend(handles=handles, loc="outside upper left", ncols=3, frameon=False, fontsize=8)
         for ax in (left, right):
             if n_progressive:
                 ax.axvspan(-0.5, n_progressive - 0.5, color=SHADE, zorder=0)
@@ -87,6 +88,12 @@ def compare_profiles(
             ax.set_xlim(-0.5, len(layers) - 0.5)
             ax.set_xticks(range(0, len(layers), max(1, len(layers) // 12)))
         return figure
+
+
+def _sign_label(changes: Sequence[float]) -> str:
+    places = [f"{change:.1f}" for change in changes[:MOST_CHANGES]]
+    more = len(changes) - len(places)
+    return f"sign changes at {', '.join(places)}" + (f" and {more} more" if more else "")
 
 
 def _title(n_first: int, n_second: int) -> str:

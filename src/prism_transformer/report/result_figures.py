@@ -13,6 +13,7 @@ from prism_transformer.report.drawing import (
     Point,
     bar_panels,
     curves,
+    plain_name,
     scatter,
 )
 from prism_transformer.report.figures import (
@@ -93,7 +94,8 @@ def attention_figure(view: View, tones: Tones) -> Drawing:
     heads = view.schedule(view.main).heads
     n_progressive = next((i for i, n in enumerate(heads) if n >= view.h_base), len(heads))
     colours = (tones[arms[0]].light, tones[arms[1]].light)
-    figure = compare_profiles(each[0], each[1], arms, n_progressive, colours=colours)
+    names = (plain_name(arms[0]), plain_name(arms[1]))
+    figure = compare_profiles(each[0], each[1], names, n_progressive, colours=colours)
     picture = Picture(figure)
     columns = [
         *words("arm"), Column("layer"), Column("distance", "tokens"), Column("s.d.", "tokens"),
