@@ -141,6 +141,13 @@ def test_gap_across_scales_has_ours_and_the_papers(report: Report) -> None:
     assert errors["small"] == pytest.approx(both**0.5)
 
 
+def test_gap_across_scales_says_whose_the_marks_are(report: Report) -> None:
+    picture = drawing(report, "gap-scales").picture
+    assert picture is not None
+    (legend,) = picture.figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["ours", "the paper's"]
+
+
 def test_missing_inputs_leave_labelled_gaps(tmp_path: Path) -> None:
     study = drawn(tasks={})
     gone = study.table["metric"].str.startswith(("attention.", "loss_at_position", "val_loss"))

@@ -81,4 +81,19 @@ def scale_gaps(points: Sequence[Point], x_label: str, y_label: str) -> Picture:
         ax.margins(x=0.15)
         ax.set_xlabel(x_label)
         ax.set_ylabel(y_label)
+        _name_sources(picture, points)
         return picture
+
+
+def _name_sources(picture: Picture, points: Sequence[Point]) -> None:
+    """Whose the two kinds of marks are; ours have the colour of the first study's main arm."""
+    sources = {("paper" if point.name == "paper" else "ours"): point for point in points[::-1]}
+    handles = [
+        mpl.lines.Line2D(
+            [], [], linestyle="", color=point.tone.light, marker=point.tone.marker, label=label,
+            markerfacecolor=PAPER if source == "paper" else point.tone.light,
+        )
+        for source, label in (("ours", "ours"), ("paper", "the paper's"))
+        if (point := sources.get(source))
+    ]  # fmt: skip
+    picture.figure.legend(handles=handles, loc="outside upper left", ncols=len(handles))
