@@ -148,6 +148,20 @@ def test_gap_across_scales_says_whose_the_marks_are(report: Report) -> None:
     assert [text.get_text() for text in legend.get_texts()] == ["ours", "the paper's"]
 
 
+def test_the_built_in_check_is_not_called_a_benchmark(report: Report, tmp_path: Path) -> None:
+    both = {"diagnostic_pairs": "acc", "diagnostic_cloze": "acc"}
+    alone = make_report(views_of(tmp_path, drawn(tasks=both)))
+    figure = drawing(alone, "nano-benchmarks")
+    table = next(one for one in alone.tables if one.key == "benchmarks")
+    assert figure.title == table.title == "Zero-shot diagnostic"
+    assert "no benchmarks, and not in the paper" in figure.note
+    assert "no benchmarks, and not in the paper" in table.note
+    mixed = make_report(views_of(tmp_path, drawn(tasks=TASKS | both)))
+    assert drawing(mixed, "nano-benchmarks").title == "Zero-shot benchmarks"
+    assert "built-in check" in drawing(mixed, "nano-benchmarks").note
+    assert "built-in check" not in drawing(report, "nano-benchmarks").note
+
+
 def test_missing_inputs_leave_labelled_gaps(tmp_path: Path) -> None:
     study = drawn(tasks={})
     gone = study.table["metric"].str.startswith(("attention.", "loss_at_position", "val_loss"))

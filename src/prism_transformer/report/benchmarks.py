@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from prism_transformer.eval.tasks import BY_NAME
 from prism_transformer.report.table import Column, Row, Table, interval, number, text
 from prism_transformer.report.tables import (
     EVALUATE,
@@ -16,6 +17,23 @@ from prism_transformer.report.tables import (
 )
 from prism_transformer.report.views import SHOWN, View
 from prism_transformer.study.benchmarks import Benchmark
+
+BENCHMARKS = "Zero-shot benchmarks"
+DIAGNOSTIC_NOTE = (
+    " diagnostic_pairs and diagnostic_cloze are a built-in check with grammar pairs and cloze "
+    "items made here: no benchmarks, and not in the paper."
+)
+
+
+def scores_title(tasks: Iterable[str]) -> str:
+    """A heading that calls nothing a benchmark where only the built-in check was scored."""
+    named = list(tasks)
+    return "Zero-shot diagnostic" if named and not set(named) & set(BY_NAME) else BENCHMARKS
+
+
+def diagnostic_note(tasks: Iterable[str]) -> str:
+    """What the built-in check is, where it is among these."""
+    return DIAGNOSTIC_NOTE if set(tasks) - set(BY_NAME) else ""
 
 
 def factor(metric: str) -> float:
@@ -55,8 +73,8 @@ def benchmarks(views: Sequence[View]) -> Table:
     note = (
         "Mean and sample s.d. over seeds; perplexity per word, lower is better. The paper prints "
         "means over three seeds and does not say which accuracy."
-    )
-    return make_table("benchmarks", "Zero-shot benchmarks", columns, rows, views, note, EVALUATE)
+    ) + diagnostic_note(scored)
+    return make_table("benchmarks", scores_title(scored), columns, rows, views, note, EVALUATE)
 
 
 def benchmark_differences(views: Sequence[View]) -> Table:
@@ -79,6 +97,8 @@ def benchmark_differences(views: Sequence[View]) -> Table:
     )
     if any(len(view.arms) > MOST_ARMS for view in views):
         note += " Of studies with many arms, the main one alone."
+    scored = {task for view in views for task, _ in view.tasks()}
+    note += diagnostic_note(scored)
     return make_table(
         "benchmark-differences", "Benchmark differences", columns, rows, views, note, EVALUATE
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from prism_transformer.plots.profiles import compare_profiles
-from prism_transformer.report.benchmarks import factor, unit
+from prism_transformer.report.benchmarks import diagnostic_note, factor, scores_title, unit
 from prism_transformer.report.drawing import (
     Lines,
     Panel,
@@ -40,7 +40,8 @@ MOST_BARS = 8
 
 def benchmark_figure(view: View, tones: Tones) -> Drawing:
     """Figure 2: zero-shot scores, a panel for each benchmark."""
-    title, key = "Zero-shot benchmarks", f"{view.key}-benchmarks"
+    key, scored = f"{view.key}-benchmarks", [task for task, _ in view.tasks()]
+    title = scores_title(scored)
     arms = list(dict.fromkeys([view.baseline, view.main or view.baseline, *view.others]))
     panels, rows = [], []
     for task, metric in view.tasks():
@@ -69,8 +70,9 @@ def benchmark_figure(view: View, tones: Tones) -> Drawing:
         *words("arm", "task", "metric"), Column("mean"), Column("s.d."), Column("seeds"),
         Column("paper's"),
     ]  # fmt: skip
-    alt = "Benchmark scores: " + listed([bar.tip for panel in panels for bar in panel.bars])
+    alt = f"{title}: " + listed([bar.tip for panel in panels for bar in panel.bars])
     note = "Means over seeds, whiskers one s.d.; accuracies in percent, perplexity lower is better."
+    note += diagnostic_note(scored)
     if len(arms) > MOST_BARS:
         note += f" The first {MOST_BARS} of {len(arms)} arms; all are in the data."
     data = data_table(key, columns, rows)
