@@ -1,12 +1,10 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
-from pathlib import Path
 
 import pytest
 
+from prism_transformer.report.latex import to_latex
 from prism_transformer.report.table import (
     Column,
     Row,
@@ -15,7 +13,6 @@ from prism_transformer.report.table import (
     number,
     spread,
     text,
-    to_latex,
     to_markdown,
 )
 
@@ -61,23 +58,3 @@ def test_markdown_and_latex_say_what_is_missing() -> None:
     assert "prism eval RUN" in to_markdown(gap)
     assert "Not measured: no run" in to_latex(gap)
     assert "tabular" not in to_latex(gap)
-
-
-def test_latex_has_as_many_cells_as_columns() -> None:
-    lines = to_latex(table(NASTY, "[0.1]")).splitlines()
-    rows = [line for line in lines if line.endswith(r"\\")]
-    assert [len(re.findall(r"(?<!\\)&", row)) for row in rows] == [1, 1, 1]
-    assert rows[2].startswith("{}[")
-    assert r"\begin{tabular}{lr}" in lines
-
-
-@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
-def test_latex_compiles(tmp_path: Path) -> None:
-    body = to_latex(table(NASTY, "\u22120.5 \u00b1 1"))
-    document = (
-        "\\documentclass{article}\\usepackage{booktabs}\\begin{document}"
-        f"{body}\\end{{document}}"
-    )
-    (tmp_path / "t.tex").write_text(document, "utf-8")
-    command = ["pdflatex", "-interaction=batchmode", "-halt-on-error", "t.tex"]
-    assert subprocess.run(command, cwd=tmp_path, check=False).returncode == 0

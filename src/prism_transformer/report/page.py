@@ -12,9 +12,10 @@ from markupsafe import Markup
 
 from prism_transformer.report.claims import counts
 from prism_transformer.report.contents import Report
+from prism_transformer.report.latex import to_latex
 from prism_transformer.report.palette import BASELINE, REST, TONES
 from prism_transformer.report.svg import inline_svg
-from prism_transformer.report.table import markdown_code, markdown_text, to_latex, to_markdown
+from prism_transformer.report.table import markdown_code, markdown_text, to_markdown
 
 NAMES = {
     "supported": "measured, and so",

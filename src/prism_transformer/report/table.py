@@ -1,7 +1,7 @@
-"""A table as data: what is in it, and how it reads as Markdown and as LaTeX.
+"""A table as data: what is in it, and how it reads as Markdown.
 
-``templates/page.html`` renders the same objects as HTML. Text of users (names, failures) goes into
-cells as it is; each renderer escapes it.
+``latex.py`` renders the same objects as LaTeX, ``templates/page.html`` as HTML. Text of users
+(names, failures) goes into cells as it is; each renderer escapes it.
 """
 
 from __future__ import annotations
@@ -129,39 +129,3 @@ MARKDOWN = str.maketrans(
 def markdown_text(words: str) -> str:
     """Words as they are, whatever Markdown or HTML would make of them."""
     return " ".join(words.split()).translate(MARKDOWN)
-
-
-LATEX = {
-    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
-    "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
-    "<": r"\textless{}", ">": r"\textgreater{}", PLUS_MINUS: r"$\pm$", MINUS: "$-$", DASH: "--",
-}  # fmt: skip
-
-
-def to_latex(table: Table) -> str:
-    """A booktabs table that stands alone in a paper: caption, label and all."""
-    kinds = "".join("r" if column.numeric else "l" for column in table.columns)
-    lines = [
-        r"% \usepackage{booktabs}",
-        f"% made by {' '.join(table.command.split())}",
-        r"\begin{table}",
-        r"\centering",
-        rf"\caption{{{_latex(table.title)}. {_latex(table.note)}}}",
-        rf"\label{{tab:{table.key}}}",
-    ]
-    if table.missing:
-        lines.append(rf"\emph{{Not measured: {_latex(table.missing)}}}")
-    else:
-        body = [[_latex(cell.text) for cell in row.cells] for row in table.rows]
-        heading = " & ".join(_latex(column.heading) for column in table.columns)
-        lines += [rf"\begin{{tabular}}{{{kinds}}}", r"\toprule", heading + r" \\", r"\midrule"]
-        lines += [" & ".join(cells) + r" \\" for cells in body]
-        lines += [r"\bottomrule", r"\end{tabular}"]
-    return "\n".join([*lines, r"\end{table}"]) + "\n"
-
-
-def _latex(words: str) -> str:
-    plain = re.sub(r"\s+", " ", words)
-    escaped = "".join(LATEX.get(letter, letter) for letter in plain)
-    # A row that begins with a bracket would be read as the option of the line break before it.
-    return "{}" + escaped if escaped.startswith("[") else escaped

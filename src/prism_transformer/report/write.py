@@ -10,9 +10,9 @@ from prism_transformer.errors import InputError
 from prism_transformer.folders import write_whole
 from prism_transformer.plots.figures import save
 from prism_transformer.report.contents import Report, make_report
+from prism_transformer.report.latex import to_latex
 from prism_transformer.report.page import to_html, to_text
 from prism_transformer.report.svg import svg_text
-from prism_transformer.report.table import to_latex
 from prism_transformer.report.views import read_views
 
 PAGE, TEXT = "index.html", "report.md"
