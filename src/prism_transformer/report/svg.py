@@ -27,6 +27,7 @@ VARIABLES = {tone.light: f"var(--arm-{tone.name})" for tone in (BASELINE, *TONES
     "#888888": "var(--faint)",
     SHADE: "var(--shade)",
     PAPER: "var(--paper)",
+    "#228833": "var(--good)",
 }
 COLOUR = re.compile(r"#[0-9a-f]{6}\b")
 
