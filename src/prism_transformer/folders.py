@@ -66,12 +66,15 @@ def _sync(path: Path) -> None:
 
 def write_whole(file: Path, content: str | bytes) -> None:
     """Write a file so that whoever reads it finds all of the old content or all of the new."""
-    partial = file.with_name(f".{file.name}.partial")
-    with partial.open("wb") as stream:
-        stream.write(content.encode() if isinstance(content, str) else content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    partial.replace(file)
+    partial = file.with_name(f".{file.name}.partial-{uuid4().hex[:8]}")  # others may write it, too
+    try:
+        with partial.open("wb") as stream:
+            stream.write(content.encode() if isinstance(content, str) else content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        partial.replace(file)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -48,13 +48,20 @@ def renamed(collected: Collected, **facts: Any) -> Collected:
     return replace(collected, facts=collected.facts | facts)
 
 
-def at_scale(scale: str, hardware: dict[str, Any] | None = None, **what: Any) -> Collected:
+def at_scale(
+    scale: str, hardware: dict[str, Any] | None = None, processes: int = 8, **what: Any
+) -> Collected:
     """A study of one of the paper's models: its recipe, its steps, eight H100."""
     recipe = load_recipe(f"baseline-{scale}")
     steps = range(0, recipe.n_steps + 1, recipe.n_steps // 20)
     given = {"arms": PAIRS[scale], "steps": tuple(steps), "speed": 1.0, "scale": scale}
     collected = drawn(scale, **(given | what))
-    runs = [run | {"hardware": hardware or H100} for run in collected.facts["runs"]]
+    runs = [
+        run
+        | {"hardware": hardware or H100}
+        | {"sessions": [session | {"processes": processes} for session in run["sessions"]]}
+        for run in collected.facts["runs"]
+    ]
     return renamed(
         collected,
         recipe=recipe.model_dump(mode="json"),

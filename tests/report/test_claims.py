@@ -64,6 +64,21 @@ def test_another_scale_stands_beside_and_decides_nothing(verdicts: Verdicts) -> 
     assert (one.verdict, one.decides, one.why_not) == ("supported", False, "another scale")
 
 
+def test_only_the_papers_schedule_speaks_for_prism(verdicts: Verdicts) -> None:
+    """A uniform model with fewer heads may be better; that says nothing of Prism."""
+    arms = {"small": ("12x12", "6x12"), "medium": ("16x24", "8x24"), "large": ("16x24", "8x24")}
+    studies = [
+        at_scale(scale, arms={"uniform": base, "six": few}, noise=0.0005, tasks={})
+        for scale, (base, few) in arms.items()
+    ]
+    found = verdicts(*studies)
+    for key in ("lower-loss", "persists", "scale"):
+        assert found[key].verdict == "not measured", key
+    assert {one.why_not for one in found["lower-loss"].evidence} == {
+        "no arm has the paper's schedule"
+    }
+
+
 def test_two_scales_of_three_do_not_decide_but_one_can_contradict(verdicts: Verdicts) -> None:
     good, bad = at_scale("small", noise=0.0005), at_scale("medium", effect=0.02, noise=0.0005)
     assert verdicts(good)["lower-loss"].verdict == "not measured"
@@ -246,6 +261,43 @@ def test_inference(verdicts: Verdicts, times: float, noise: float, expected: str
         value = lambda arm, *_: times + float(draw.normal(0, noise))  # noqa: E731
         studies = [with_metric(one, f"inference.{kind}.ratio", value) for one in studies]
     assert verdicts(*studies)["inference"].verdict == expected
+
+
+def test_every_study_of_a_scale_is_held_against_every_other(verdicts: Verdicts) -> None:
+    """Their order does not decide."""
+    small = [at_scale("small", effect=gap, noise=0.0005, tasks={}) for gap in (-0.014, -0.03)]
+    large = at_scale("large", effect=-0.014, noise=0.0005, tasks={})
+    for studies in ((*small, large), (*small[::-1], large)):
+        assert verdicts(*studies)["scale"].verdict == "contradicted"
+    assert verdicts(small[0], large)["scale"].verdict == "supported"
+
+
+def test_half_trained_runs_do_not_decide_the_plateau(verdicts: Verdicts) -> None:
+    states = {("prism", 0, seed): "incomplete" for seed in (0, 1, 2)}
+    study = at_scale("large", effect=-0.008, noise=0.0002, tasks={}, states=states)
+    assert not verdicts(study)["plateau"].evidence
+
+
+def test_no_share_of_a_gain_that_is_not_there(verdicts: Verdicts) -> None:
+    worse = PAPERS | {"prism": 0.01, "config-7": 0.02}
+    study = at_scale("small", arms=SMALL, effect=worse, noise=0.0002, tasks={})
+    assert verdicts(study)["three-heads"].verdict == "within noise"
+
+
+def test_one_seed_contradicts_nothing(verdicts: Verdicts) -> None:
+    found = verdicts(*three(effect=0.0005, noise=0.0001, seeds=(0,)))
+    assert found["earlier"].verdict == "within noise"
+    assert "never reaches it, in 1 seed" in found["earlier"].deciding[0].words
+
+
+def test_one_interval_above_zero_among_many_is_chance(verdicts: Verdicts) -> None:
+    study = at_scale("small", noise=0.0005, tasks={})
+    steps = sorted(study.table.loc[study.table["metric"] == "val_loss", "step"].unique())
+    prism = (study.table["arm"] == "prism") & (study.table["metric"] == "val_loss")
+    study.table.loc[prism & (study.table["step"] == steps[10]), "value"] += 0.1
+    assert verdicts(study)["persists"].evidence[0].verdict == "within noise"
+    study.table.loc[prism & (study.table["step"] == steps[11]), "value"] += 0.1
+    assert verdicts(study)["persists"].evidence[0].verdict == "contradicted"
 
 
 def test_widening_and_plateau(verdicts: Verdicts) -> None:

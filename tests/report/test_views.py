@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from prism_transformer.cost import parameters
 from prism_transformer.errors import InputError
+from prism_transformer.recipe_file import load_recipe
 from prism_transformer.report.palette import BASELINE, REST, TONES, arm_tones
 from prism_transformer.report.views import read_views
 from prism_transformer.study.table import write_collected
@@ -34,6 +36,16 @@ def test_every_point_is_a_view_and_keys_do_not_clash(tmp_path: Path) -> None:
     assert views[0].scalar("final_val_loss").ne(views[1].scalar("final_val_loss")).all(axis=None)
 
 
+def test_a_point_of_a_sweep_has_its_own_recipe(tmp_path: Path) -> None:
+    points = [{"model.d_model": 128, "train.tokens": 8192}, {"model.d_model": 256}]
+    write_collected(tmp_path, drawn(points=points))
+    first, second = read_views([tmp_path])
+    assert (first.d_model, second.d_model) == (128, 256)
+    assert first.tokens == 8192 < second.tokens
+    wide = load_recipe("baseline-nano", ["model.d_model=256"]).model
+    assert second.parameters == parameters(wide).total > first.parameters
+
+
 def test_what_is_no_study_is_refused_with_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for place, message in (("nowhere", "no such folder"), ("empty", r"no study\.json")):
@@ -53,6 +65,10 @@ def test_a_damaged_table_is_an_error_of_the_input(tmp_path: Path) -> None:
     (tmp_path / "other" / "study.json").write_text(json.dumps(facts), "utf-8")
     with pytest.raises(InputError, match="format 99"):
         read_views([tmp_path / "other"])
+    for text, message in (("[]", "format None"), ('{"format": 1}', r"study\.json: has no arms")):
+        (tmp_path / "other" / "study.json").write_text(text, "utf-8")
+        with pytest.raises(InputError, match=message):
+            read_views([tmp_path / "other"])
 
 
 def test_the_main_arm(tmp_path: Path) -> None:

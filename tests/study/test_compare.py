@@ -51,6 +51,17 @@ def with_differences(*differences: float, comparisons: int = 1) -> Row:
     )
 
 
+def test_rates_of_two_machines_are_not_compared() -> None:
+    collected = make_collected(seeds=range(4))
+    assert len(only(compare(collected)).throughput.ratios) == 4  # type: ignore[union-attr]
+    collected.facts["runs"][0]["hardware"] = {"processor": "another"}
+    row = only(compare(collected))
+    assert row.throughput is not None
+    rates = collected.by_seed("tokens_per_second").loc[1:]
+    assert row.throughput.ratios == pytest.approx(rates["prism"] / rates["uniform"])
+    assert len(row.seeds) == 4  # losses are, wherever they were trained
+
+
 # -- rows ----------------------------------------------------------------------------------------
 
 

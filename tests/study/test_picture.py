@@ -7,8 +7,9 @@ from pathlib import Path
 
 from rich.console import Console
 
+from prism_transformer.study.cell import run_of
 from prism_transformer.study.file import find_study
-from prism_transformer.study.picture import Lines, Picture, chart
+from prism_transformer.study.picture import STAGES, Lines, Picture, chart
 from prism_transformer.study.plan import make_plan
 
 PLAN = make_plan(find_study("demo"))
@@ -26,6 +27,11 @@ def played(console: Console, kind: type[Lines] | type[Picture]) -> Lines | Pictu
         if index < 2:
             watcher.end(cell, (6.0, 5000.0))
     return watcher
+
+
+def test_every_stage_has_words() -> None:
+    run = run_of(PLAN, Path("nowhere"), PLAN.cells[0])
+    assert run.to_do(run.cell.recipe.n_steps) == list(STAGES)
 
 
 def test_a_terminal_shows_curves_progress_and_gaps() -> None:

@@ -27,6 +27,11 @@ def schedules(found: Plan) -> dict[str, str]:
     return {arm.name: str(arm.schedule) for arm in found.arms}
 
 
+def test_a_task_that_is_none_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"mine\.toml: eval\.tasks: .*did you mean 'hellaswag'"):
+        plan(tmp_path, HEAD + ARMS + '[eval]\ntasks = ["hellaswagg"]\n')
+
+
 def test_inference_must_fit_into_the_context(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"mine\.toml: inference: .*context of 256 tokens"):
         plan(tmp_path, HEAD + ARMS + "[inference]\nprompt = 250\n")

@@ -57,11 +57,29 @@ def test_names_that_do_not_tell_arms_apart_give_way_to_schedules(tmp_path: Path)
     assert found.facts["arms"][2]["changes"] == {"optim.lr": 0.002}
 
 
+def test_a_run_that_is_named_twice_counts_once(tmp_path: Path) -> None:
+    one = run(tmp_path, "seed0")
+    found = collect_runs([one, tmp_path / "." / "seed0", run(tmp_path, "heads2", "prism-nano")])
+    assert found.arms == ["seed0", "heads2"]
+
+
+def test_damaged_runs_are_named(tmp_path: Path) -> None:
+    one = run(tmp_path, "one")
+    (one / "metrics.jsonl").write_text('{"kind": "val"\n', "utf-8")
+    with pytest.raises(InputError, match=r"one.metrics\.jsonl: has a line that is no JSON"):
+        collect_runs([one])
+    (one / "environment.json").write_text("{}", "utf-8")
+    with pytest.raises(InputError, match=r"one.environment\.json: does not have all of"):
+        collect_runs([one])
+
+
 def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
     one = run(tmp_path, "one")
     with pytest.raises(InputError, match=r"two.*one.*train\.tokens: \d+ -> 4096"):
         collect_runs([one, run(tmp_path, "two", "prism-nano", "train.tokens=4096")])
     with pytest.raises(InputError, match=r"three and .*one: the same recipe and the same seed"):
         collect_runs([one, run(tmp_path, "three")])
+    with pytest.raises(InputError, match=r"deep.*8 -> 12 layers"):
+        collect_runs([one, run(tmp_path, "deep", "prism-nano", "model.schedule=2x4 8x8")])
     with pytest.raises(InputError, match="is not a run"):
         collect_runs([tmp_path])

@@ -128,6 +128,28 @@ def test_a_lost_stage_is_done_again_and_nothing_else(finished: Home, tmp_path: P
     assert lost.read_text("utf-8") == kept
 
 
+@pytest.mark.parametrize(
+    ("file", "old", "new", "stage"),
+    [
+        ("attention.json", '"n_sequences": 2', '"n_sequences": 3', "analyze"),
+        ("attention.json", "validation slice", "corpus other.txt", "analyze"),
+        ("attention.json", '"profile"', "half", "analyze"),
+        ("loss.json", '"sequences": 2', '"sequences": 3', "loss"),
+        ("inference.json", '"rounds": 3', '"rounds": 4', "inference"),
+    ],
+)
+def test_what_was_measured_otherwise_is_not_done(
+    finished: Home, tmp_path: Path, file: str, old: str, new: str, stage: str
+) -> None:
+    shutil.copytree(finished.folder / "runs", tmp_path / "runs")
+    run = Home(finished.plan, tmp_path).run_of(finished.plan.cells[0])
+    place = run.analysis_folder / file
+    text = place.read_text("utf-8")
+    assert old in text
+    place.write_text(text.replace(old, new), "utf-8")
+    assert run.to_do(20) == [stage]
+
+
 def test_runs_alone_say_what_their_study_says(finished: Home) -> None:
     """Read as a report reads them: without torch."""
     folders = [str(finished.run_of(cell).folder) for cell in reversed(finished.plan.cells)]

@@ -33,7 +33,7 @@ def report(
         A study's folder, what prism study collect wrote, or a folder of such folders; or runs, or
         folders of runs, which are compared as one study.
     out
-        Folder for index.html, report.md, tables/ and figures/; what is there is replaced.
+        Folder for index.html, report.md, tables/ and figures/; files of these names are replaced.
     """
     if docs is not None:
         _documents(docs, studies, as_json)

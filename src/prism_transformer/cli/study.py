@@ -89,7 +89,7 @@ def run(study: str, /, *, way: Way = DEFAULT) -> int:
     _prepare(console, home.plan)
     queue = _queue(home, way.heartbeat)
     home.begin(queue)
-    _work(console, home, queue, way)
+    _work(console, home, queue, way, more=False)
     return _finish(console, home)
 
 

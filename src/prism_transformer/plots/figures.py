@@ -13,6 +13,7 @@ try:
     import matplotlib as mpl
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 except ImportError:
     raise InputError("figures need matplotlib: pip install 'prism-transformer[report]'") from None
 
@@ -85,7 +86,7 @@ def _draw_schedule(ax: Axes, schedule: HeadSchedule, d_model: int, show_heads: b
     kind = "uniform" if len(schedule.phases) == 1 else f"{len(schedule.phases)} phases"
     ax.set_title(f"{kind}: {_shortened(str(schedule))}", fontsize=9)
     ax.set_xticks(range(0, len(schedule), max(1, len(schedule) // 12)))
-    ax.yaxis.get_major_locator().set_params(integer=True)  # there are no half heads
+    ax.yaxis.set_major_locator(MaxNLocator(integer=True))  # there are no half heads
     ax.margins(x=0.02, y=0.12)
 
 

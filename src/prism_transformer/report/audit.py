@@ -54,7 +54,7 @@ def _mean_heads() -> Finding:
         "Wide starts, smooth stairs and enough layers at the base decide how good a schedule is",
         "Table 5",
         f"Over its {n} schedules, the uniform one included, the gain follows the mean head count "
-        f"alone: r = {signed(r, 2)}, and the order is the same without exception. Fewer heads "
+        f"alone: r = {signed(r, 2)}, and where it differs the order is the same. Fewer heads "
         "anywhere would explain the table as well; uniform controls of the same mean are missing.",
         False,
     )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from prism_transformer import paper
 from prism_transformer.eval.tasks import BY_NAME
 from prism_transformer.report.table import Column, Row, Table, interval, number, text
 from prism_transformer.report.tables import (
     EVALUATE,
-    MOST_ARMS,
     PAPER,
     make_table,
     over_seeds,
@@ -18,6 +18,7 @@ from prism_transformer.report.tables import (
 from prism_transformer.report.views import SHOWN, View
 from prism_transformer.study.benchmarks import Benchmark
 
+MOST_ARMS = 8  # beyond that, differences are of the main arm alone
 BENCHMARKS = "Zero-shot benchmarks"
 DIAGNOSTIC_NOTE = (
     " diagnostic_pairs and diagnostic_cloze are a built-in check with grammar pairs and cloze "
@@ -65,11 +66,8 @@ def benchmarks(views: Sequence[View]) -> Table:
             kind, scale = paper_arm(view, arm), view.scale
             if kind is not None and scale is not None:
                 printed = [number(scale.benchmarks[kind].get(task), 1) for task, _ in shown]
-                rows.append(
-                    Row(
-                        (text(view.name), text(arm), text(PAPER), number(3, 0), *printed), arm, True
-                    )
-                )
+                who = (text(view.name), text(arm), text(PAPER), number(paper.text().seeds, 0))
+                rows.append(Row((*who, *printed), arm, paper=True))
     note = (
         "Mean and sample s.d. over seeds; perplexity per word, lower is better. The paper prints "
         "means over three seeds and does not say which accuracy."
@@ -93,7 +91,7 @@ def benchmark_differences(views: Sequence[View]) -> Table:
     note = (
         "Arm less baseline of the same seed, accuracies in percentage points, perplexity per word. "
         "Over seeds: t interval, what other seeds would give. Over items: what other items would "
-        "give these very models; of perplexity, in log-likelihood."
+        "give these very models; of perplexity there is none."
     )
     if any(len(view.arms) > MOST_ARMS for view in views):
         note += " Of studies with many arms, the main one alone."

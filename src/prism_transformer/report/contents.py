@@ -110,9 +110,18 @@ def _section(view: View, tones: Tones) -> Section:
 def state(view: View) -> str:
     """How many runs are complete, and what became of the others."""
     counts = Counter(run["state"] for run in view.runs)
-    done = f"{counts.pop('complete', 0)} of {len(view.runs)} runs complete"
+    done = f"{counts.pop('complete', 0)} of {len(view.runs)} runs complete{_training(view)}"
     rest = ", ".join(f"{n} {name}" for name, n in sorted(counts.items()))
     return f"{done}; {rest}: these results are partial" if rest else done
+
+
+def _training(view: View) -> str:
+    """Time that all runs took together, as far as they are."""
+    seconds = view.scalar("seconds").sum(axis=None)
+    if not seconds:
+        return ""
+    shown = f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.1f} min"
+    return f" ({shown} of training in all)"
 
 
 def hardware(view: View) -> str:

@@ -28,9 +28,8 @@ NOTHING = (
 )
 LIMITS = (
     "What runs of this size can and cannot say: they show whether the effect is there in models of "
-    "a few million parameters at most, trained on a CPU for minutes, and each difference says "
-    "whether its seeds tell it from noise. They do not decide claims about 124M to 757M parameters "
-    "on eight GPUs."
+    "their own size, and each difference says whether its seeds tell it from noise. They do not "
+    "decide claims about 124M to 757M parameters trained on billions of tokens on eight GPUs."
 )
 SHOWN = ("differences", "gap")  # figures of a study that the README has
 
@@ -54,7 +53,10 @@ def write_documents(root: Path, studies: Sequence[Path] = ()) -> list[Path]:
         write_whole(files[1], made.readme)
         if made.report is not None:
             (root / FIGURES).mkdir(exist_ok=True)
-            write_figures(made.report, root / FIGURES, ())
+            drawn = write_figures(made.report, root / FIGURES, ())
+            for file in (root / FIGURES).glob("*.svg"):
+                if file.stem not in drawn:  # of a study that is no more
+                    file.unlink()
     except OSError as error:
         raise InputError(f"{root}: cannot be written: {error.strerror or error}") from None
     return files

@@ -22,8 +22,8 @@ from prism_transformer.report.table import (
 from prism_transformer.report.views import View
 
 # What makes an input that is missing.
-ANALYZE = "prism analyze RUN, then prism study collect"
-LOSS = "prism loss RUN, then prism study collect"
+ANALYZE = "prism analyze RUN, and the report again"
+LOSS = "prism study run, of a study with [loss]"
 STUDY = "prism study run"
 
 MOST_LISTED = 12

@@ -62,14 +62,13 @@ def _asset(name: str) -> str:
     return files("prism_transformer.report").joinpath("templates", name).read_text("utf-8")
 
 
-def to_text(report: Report, figures: str = "figures", level: int = 1) -> str:
+def to_text(report: Report, figures: str = "figures") -> str:
     """The report as Markdown, with its figures beside it."""
-    mark = "#" * level
-    parts = [f"{mark} {markdown_text(report.title)}", *_studies(report, mark)]
-    parts += [f"{mark}# Claims of the paper", _claims(report)]
-    parts.append(f"{mark}# Tables")
+    parts = [f"# {markdown_text(report.title)}", *_studies(report)]
+    parts += ["## Claims of the paper", _claims(report)]
+    parts.append("## Tables")
     parts += [to_markdown(table) for table in report.tables]
-    parts.append(f"{mark}# Figures")
+    parts.append("## Figures")
     for drawing in report.drawings:
         if drawing.picture is None:
             why = (
@@ -80,15 +79,15 @@ def to_text(report: Report, figures: str = "figures", level: int = 1) -> str:
             alt = markdown_text(drawing.alt)
             parts.append(f"![{alt}]({figures}/{drawing.key}.svg)")
             parts.append(f"**{drawing.title}.** {markdown_text(drawing.note)}")
-    parts += [f"{mark}# The paper against its own numbers", _audit(report)]
+    parts += ["## The paper against its own numbers", _audit(report)]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
-def _studies(report: Report, mark: str) -> list[str]:
+def _studies(report: Report) -> list[str]:
     parts = []
     for section in report.sections:
         facts = section.view.collected.facts
-        parts.append(f"{mark}# {markdown_text(section.view.name)}")
+        parts.append(f"## {markdown_text(section.view.name)}")
         if facts["question"]:
             parts.append(f"*{markdown_text(facts['question'])}*")
         lines = [f"{section.state}, on {section.hardware}.", *section.sentences]

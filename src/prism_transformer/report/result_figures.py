@@ -31,7 +31,7 @@ from prism_transformer.report.figures import (
     seeds_note,
 )
 from prism_transformer.report.table import PLUS_MINUS, Column, Row, number, signed, text
-from prism_transformer.report.tables import EVALUATE, paper_arm, words
+from prism_transformer.report.tables import EVALUATE, layers_below_base, paper_arm, words
 from prism_transformer.report.views import View
 from prism_transformer.study.statistics import pareto, summarise
 
@@ -93,8 +93,7 @@ def attention_figure(view: View, tones: Tones) -> Drawing:
         return absent(view, "attention", title, why, ANALYZE)
     arms = (view.baseline, view.main)
     each = [[found[arm][seed].to_numpy() for seed in found[arm]] for arm in arms]
-    heads = view.schedule(view.main).heads
-    n_progressive = next((i for i, n in enumerate(heads) if n >= view.h_base), len(heads))
+    n_progressive = layers_below_base(view, view.main)
     colours = (tones[arms[0]].light, tones[arms[1]].light)
     names = (plain_name(arms[0]), plain_name(arms[1]))
     figure = compare_profiles(each[0], each[1], names, n_progressive, colours=colours)

@@ -16,12 +16,11 @@ from prism_transformer.report.table import (
     text,
 )
 from prism_transformer.report.views import View
-from prism_transformer.study.statistics import ratio, summarise
+from prism_transformer.study.statistics import Ratio, ratio, summarise
 
 PAPER = "paper"
 EVALUATE = "prism eval RUN, then prism study collect"
 INFERENCE = ("prefill", "decoding")
-MOST_ARMS = 8  # beyond that, benchmark differences are of the main arm alone
 
 
 def make_table(
@@ -73,7 +72,7 @@ def configurations(views: Sequence[View]) -> Table:
     ]  # fmt: skip
     rows = []
     for view in views:
-        recipe, parameters = view.collected.facts["recipe"], view.collected.facts["parameters"]
+        recipe, parameters = view.recipe, view.parameters
         values = (
             len(view.schedule(view.baseline)), view.d_model, view.h_base,
             recipe["model"]["seq_len"], recipe["train"]["batch_tokens"],
@@ -93,8 +92,7 @@ def configurations(views: Sequence[View]) -> Table:
 
 
 def _learning_rate(view: View) -> float:
-    swept = view.swept.get("optim.lr", view.collected.facts["recipe"]["optim"]["lr"])
-    return float(str(swept))
+    return float(view.recipe["optim"]["lr"])
 
 
 def _paper_configuration(name: str, scale: paper.Scale) -> Row:
@@ -111,7 +109,8 @@ def results(views: Sequence[View]) -> Table:
     columns = [
         *words("study", "arm"), Column("seeds"), Column("validation loss", "nats/token"),
         Column("paper's loss", "nats/token"), Column("rate", "tokens/s"),
-        Column("paper's rate", "tokens/s"), Column("wall-clock", "h"), Column("paper's", "h"),
+        Column("paper's rate", "tokens/s"), Column("training time", "h"),
+        Column("paper's wall-clock", "h"),
     ]  # fmt: skip
     rows = []
     for view in views:
@@ -130,7 +129,8 @@ def results(views: Sequence[View]) -> Table:
             )  # fmt: skip
             rows.append(Row(cells, arm))
     note = (
-        "Mean and sample s.d. over complete runs; a rate is each run's median step. The paper: "
+        "Mean and sample s.d. over runs that were trained to the end; a rate is each run's median "
+        "step; training time is that of all steps, without validation and checkpoints. The paper: "
         "three seeds, 8 x H100."
     )
     return make_table("results", "Validation loss, rate and time", columns, rows, views, note)
@@ -231,6 +231,12 @@ def ablation(views: Sequence[View]) -> Table:
     return make_table("ablation", "Schedules: gain and cost", columns, rows, views, note)
 
 
+def layers_below_base(view: View, arm: str) -> int:
+    """How many layers come before the first with the base head count."""
+    heads = view.schedule(arm).heads
+    return next((layer for layer, n in enumerate(heads) if n >= view.h_base), len(heads))
+
+
 def share_at_base(view: View, arm: str) -> float:
     """How many of an arm's layers have the base head count."""
     heads = view.schedule(arm).heads
@@ -247,11 +253,16 @@ def rate_change(view: View, arm: str) -> tuple[float | None, float | None, float
     found = view.row(arm).throughput if arm != view.baseline else None
     if found is None:
         return None, None, None
+    return percent(found)
+
+
+def percent(found: Ratio) -> tuple[float, float, float]:
+    """By how much a ratio differs from 1: mean, low and high end."""
     return 100 * (found.mean - 1), 100 * (found.low - 1), 100 * (found.high - 1)
 
 
 def inference(views: Sequence[View]) -> Table:
-    """Speed of trained models, arm against baseline in interleaved rounds."""
+    """Speed of inference, arm against baseline in interleaved rounds."""
     columns = [*words("study", "arm"), Column("seeds")]
     for kind in INFERENCE:
         columns += [
@@ -270,7 +281,8 @@ def inference(views: Sequence[View]) -> Table:
                 cells += [interval(low, high, 1)]
             rows.append(Row(tuple(cells), arm))
     note = (
-        "One sequence at a time: prefill reads a whole context, decoding writes after a prompt. "
+        "One sequence at a time: prefill reads a whole context, decoding writes after a prompt; "
+        "weights are drawn anew, as no speed depends on what was learnt. "
         "Each change is against the baseline in the same rounds, so that of the baseline itself "
         "is what the measurement makes of no difference."
     )
@@ -283,8 +295,7 @@ def _times(ratios: Sequence[float]) -> tuple[float | None, ...]:
     """Percent by which ratios differ from 1: geometric mean over seeds and its t interval."""
     if not len(ratios):
         return None, None, None
-    found = ratio(ratios, [1.0] * len(ratios))
-    return 100 * (found.mean - 1), 100 * (found.low - 1), 100 * (found.high - 1)
+    return percent(ratio(ratios, [1.0] * len(ratios)))
 
 
 def schedules(views: Sequence[View]) -> Table:
@@ -320,7 +331,7 @@ def runs(views: Sequence[View]) -> Table:
     """What became of every run."""
     columns = [
         *words("study", "run", "arm"), Column("seed"), *words("state"), Column("rate", "tokens/s"),
-        Column("wall-clock", "h"), Column("peak memory", "GB"), *words("hardware", "failure"),
+        Column("training time", "h"), Column("peak memory", "GB"), *words("hardware", "failure"),
     ]  # fmt: skip
     rows = []
     for view in views:

@@ -81,7 +81,7 @@ def loss_curves(view: View, tones: Tones) -> Drawing:
     scale, name = tokens_unit(view.tokens)
     series, rows = [], []
     for arm, wide in found.items():
-        seen = wide.index.to_numpy(float) * view.collected.batch_tokens
+        seen = wide.index.to_numpy(float) * view.batch_tokens
         one, told = band(arm, tones[arm], seen / scale, wide, f"{{}} {name} of tokens")
         series.append(one)
         rows += told
@@ -90,9 +90,9 @@ def loss_curves(view: View, tones: Tones) -> Drawing:
         Column("s.d.", "nats/token"), Column("seeds"),
     ]  # fmt: skip
     picture = curves([Lines(series, "validation loss, nats/token")], f"training tokens, {name}")
-    ends = listed([f"{one.arm} ends at {one.y[-1]:.4f}" for one in series])
+    ends = listed([f"{one.arm} {one.y[-1]:.4f} after {one.x[-1]:.3g} {name}" for one in series])
     note = f"Means, bands one s.d. over seeds; {seeds_note(view, most_seeds(found))}."
-    alt = f"Validation loss over training, nats per token: {ends}"
+    alt = f"Validation loss over training tokens, nats per token: {ends}"
     data = data_table(key, columns, rows)
     return Drawing(key, title, picture, alt, data, note, view.command)
 
@@ -107,7 +107,7 @@ def gap_figure(view: View, tones: Tones) -> Drawing:
         gaps = paired_rows(found, view.baseline, arm)
         if gaps.empty:
             continue
-        seen = gaps.index.to_numpy(float) * view.collected.batch_tokens
+        seen = gaps.index.to_numpy(float) * view.batch_tokens
         curve = gap_curve(seen, gaps.to_numpy(float).T)
         for t, mean, sd, low, high in zip(
             seen, curve.mean, spread_of(gaps), curve.low, curve.high, strict=True
@@ -118,7 +118,7 @@ def gap_figure(view: View, tones: Tones) -> Drawing:
             )  # fmt: skip
             rows.append(Row(cells, arm))
         late = gaps[seen >= EARLY * seen[-1]]
-        where = late.index.to_numpy(float) * view.collected.batch_tokens / scale
+        where = late.index.to_numpy(float) * view.batch_tokens / scale
         one, _ = band(arm, tones[arm], where, late, f"{{}} {name} of tokens", sign=True)
         series.append(one)
         most = max(most, gaps.shape[1])
@@ -130,14 +130,14 @@ def gap_figure(view: View, tones: Tones) -> Drawing:
     ]  # fmt: skip
     lines = Lines(series, f"loss less {view.baseline}'s, nats/token", zero=True)
     picture = curves([lines], f"training tokens, {name}")
-    ends = listed([f"{one.arm} ends at {signed(one.y[-1])}" for one in series])
+    ends = listed([f"{one.arm} {signed(one.y[-1])} after {one.x[-1]:.3g} {name}" for one in series])
     note = (
         f"Mean over pairs of one seed, bands one s.d. as in the paper; {seeds_note(view, most)}. "
         "The first tenth of training is only in the data, which has t intervals too."
     )
     if view.scale is not None and view.scale.name == "large":
         note += f" The paper: a plateau near {signed(paper.text().plateau, 3)} from 10 billion on."
-    alt = f"Loss less {view.baseline}'s over training, below 0 is better: {ends}"
+    alt = f"Loss less {view.baseline}'s over training tokens, below 0 is better: {ends}"
     data = data_table(key, columns, rows)
     return Drawing(key, title, picture, alt, data, note, view.command)
 
@@ -192,7 +192,7 @@ def scales_figure(views: Sequence[View], tones: Tones) -> Drawing:
         both = wide[[view.baseline, view.main]].dropna()
         ours, base = summarise(both[view.main]), summarise(both[view.baseline])
         gap, error = ours.mean - base.mean, hypot(ours.sd, base.sd)
-        size = view.collected.facts["parameters"]
+        size: float = view.parameters
         points.append(_scale_point(view.name, tones[view.main], size, gap, error))
         cells = (
             text(view.name), text("ours"), number(size, 0), number(gap, sign=True), number(error),

@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from prism_transformer import paper
+from prism_transformer import cost, paper
 from prism_transformer.errors import InputError
 from prism_transformer.eval.tasks import BY_NAME, DIAGNOSTIC, shown_metrics
+from prism_transformer.recipe import ModelConfig
 from prism_transformer.schedule import HeadSchedule
 from prism_transformer.study.compare import Row as ArmRow
 from prism_transformer.study.compare import compare
@@ -71,12 +72,35 @@ class View:
 
     @property
     def on_papers_hardware(self) -> bool:
-        """Whether every run was on eight H100."""
-        machines = [run["hardware"] for run in self.runs if run["hardware"]]
-        return bool(machines) and all(
-            PAPER_GPU in str(one.get("gpu", "")) and one.get("gpus") == PAPER_GPUS
-            for one in machines
+        """Whether every run was trained by eight processes, on eight H100."""
+        runs = [run for run in self.runs if run["hardware"]]
+        return bool(runs) and all(
+            PAPER_GPU in str(run["hardware"].get("gpu", ""))
+            and run["hardware"].get("gpus") == PAPER_GPUS
+            and all(session["processes"] == PAPER_GPUS for session in run["sessions"])
+            for run in runs
         )
+
+    @cached_property
+    def recipe(self) -> dict[str, dict]:
+        """The baseline's recipe at this point."""
+        laid = {section: dict(keys) for section, keys in self.collected.facts["recipe"].items()}
+        for key, value in self.swept.items():
+            section, name = key.split(".")
+            laid[section][name] = value
+        return laid
+
+    @property
+    def parameters(self) -> int:
+        """Of every arm at this point."""
+        if not any(key.startswith("model.") for key in self.swept):
+            return self.collected.facts["parameters"]
+        return cost.parameters(ModelConfig.model_validate(self.recipe["model"])).total
+
+    @property
+    def batch_tokens(self) -> int:
+        """Tokens of one step at this point."""
+        return self.recipe["train"]["batch_tokens"]
 
     @property
     def baseline(self) -> str:
@@ -107,18 +131,17 @@ class View:
     @property
     def d_model(self) -> int:
         """Width of the model."""
-        return self.collected.facts["recipe"]["model"]["d_model"]
+        return self.recipe["model"]["d_model"]
 
     @property
     def h_base(self) -> int:
         """Heads of the uniform twin."""
-        return self.collected.facts["recipe"]["model"]["h_base"]
+        return self.recipe["model"]["h_base"]
 
     @property
     def tokens(self) -> int:
         """Budget of one run, in whole steps."""
-        train = self.collected.facts["recipe"]["train"]
-        return train["tokens"] // train["batch_tokens"] * train["batch_tokens"]
+        return self.recipe["train"]["tokens"] // self.batch_tokens * self.batch_tokens
 
     @cached_property
     def _arms(self) -> dict[str, dict]:

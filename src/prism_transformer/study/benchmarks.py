@@ -69,10 +69,9 @@ class Scores:
     def _item_test(
         self, task: str, metric: str, arms: tuple[str, str], seeds: Sequence[int]
     ) -> ItemTest | None:
-        members = self._members(task, metric)
-        if not members:
+        rows = self.items.get((task, metric))
+        if rows is None:
             return None
-        rows = pd.concat(members)
         first, second = (
             rows[(rows["arm"] == arm) & rows["seed"].isin(seeds)].pivot(
                 index="seed", columns=["task", "item"], values="value"
@@ -84,13 +83,3 @@ class Scores:
         both = pd.concat([first.loc[shared], second.loc[shared]], keys=(0, 1), join="inner")
         both = both.dropna(axis="columns").sort_index(axis="columns")
         return None if both.empty else item_test(both.loc[0].to_numpy(), both.loc[1].to_numpy())
-
-    def _members(self, task: str, metric: str) -> list[pd.DataFrame]:
-        """A task's items, or those of a group's members, which lm_eval names after it."""
-        if (task, metric) in self.items:
-            return [self.items[task, metric]]
-        return [
-            rows
-            for (name, kind), rows in self.items.items()
-            if kind == metric and name.startswith(f"{task}_")
-        ]

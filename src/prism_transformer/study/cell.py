@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from prism_transformer.analysis import PROFILE_FILE
 from prism_transformer.errors import RunError
@@ -83,16 +85,45 @@ class CellRun:
         stages = [] if self.step >= until else ["train"]
         if until < self.cell.recipe.n_steps:
             return stages
-        tasks = self.study.eval.tasks if self.study.eval else []
-        if any(not (self.eval_folder / f"{task}.json").is_file() for task in tasks):
-            stages.append("eval")
-        if self.study.loss and not (self.analysis_folder / LOSS_FILE).is_file():
-            stages.append("loss")
-        if self.study.analyze and not (self.analysis_folder / PROFILE_FILE).is_file():
-            stages.append("analyze")
-        if self.study.inference and not (self.analysis_folder / INFERENCE_FILE).is_file():
-            stages.append("inference")
-        return stages
+        done = {
+            "eval": self._evaluated,
+            "loss": self._loss_measured,
+            "analyze": self._analyzed,
+            "inference": self._timed,
+        }
+        return stages + [stage for stage, is_done in done.items() if not is_done()]
+
+    # What is there may have been made by hand, or by the study as it was, with other settings.
+
+    def _evaluated(self) -> bool:
+        stage = self.study.eval
+        if stage is None:
+            return True
+        results = [_read(self.eval_folder / f"{task}.json") for task in stage.tasks]
+        return all(
+            each is not None and each["settings"]["limit"] == stage.limit for each in results
+        )
+
+    def _loss_measured(self) -> bool:
+        stage, found = self.study.loss, _read(self.analysis_folder / LOSS_FILE)
+        wanted = stage.sequences if stage else None
+        return stage is None or (found is not None and wanted in (None, found["sequences"]))
+
+    def _analyzed(self) -> bool:
+        stage, found = self.study.analyze, _read(self.analysis_folder / PROFILE_FILE)
+        return stage is None or (
+            found is not None
+            and found["profile"]["n_sequences"] == stage.sequences
+            and found["text"].startswith("validation slice")
+        )
+
+    def _timed(self) -> bool:
+        stage, found = self.study.inference, _read(self.analysis_folder / INFERENCE_FILE)
+        return stage is None or (
+            found is not None
+            and (found["prompt"], found["rounds"]) == (stage.prompt, stage.rounds)
+            and found["kinds"]["decoding"]["tokens"] == stage.new
+        )
 
     def values(self, until: int) -> Values:
         """Validation loss at a step, and tokens per second up to there."""
@@ -102,6 +133,14 @@ class CellRun:
         if not losses or not rates:
             raise CellFailed(f"{self.folder}: has no validation at step {until}")
         return losses[-1], median(rates)
+
+
+def _read(file: Path) -> Any:
+    """What a stage left behind; None where there is nothing, or nothing whole."""
+    try:
+        return json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
 
 
 def run_of(plan: Plan, folder: Path, cell: Cell) -> CellRun:

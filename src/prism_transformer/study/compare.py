@@ -131,6 +131,8 @@ class _Point:
 
     losses: pd.DataFrame
     rates: pd.DataFrame
+    machines: dict[tuple[str, int], Facts | None]
+    """hardware by arm and seed"""
     curves: pd.DataFrame
     """validation losses: a row for each arm, seed and count of tokens"""
     scores: Scores
@@ -147,11 +149,26 @@ class _Point:
         curves = collected.metric("val_loss", point)
         curves = curves[finite(curves["value"]).notna()]
         tokens = curves["step"].astype(int) * curves["arm"].map(batch_tokens).astype(int)
-        return cls(losses, rates, curves.assign(tokens=tokens), Scores.of(collected, point))
+        machines = {
+            (run["arm"], run["seed"]): run["hardware"]
+            for run in collected.facts["runs"]
+            if run["point"] == point
+        }
+        scores = Scores.of(collected, point)
+        return cls(losses, rates, machines, curves.assign(tokens=tokens), scores)
 
     def arm(self, name: str, schedule: str) -> Arm:
         columns = (self.losses[name].dropna(), self.rates[name].dropna())
         return Arm(name, schedule, *(summarise(each) if len(each) else None for each in columns))
+
+    def rates_of(self, baseline: str, arm: str) -> pd.DataFrame:
+        """Tokens per second of seeds that were trained on the same hardware in both arms."""
+        both = self.rates[[baseline, arm]].dropna()
+        same = [
+            self.machines.get((baseline, seed)) == self.machines.get((arm, seed))
+            for seed in both.index
+        ]
+        return both[same]
 
     def curve(self, name: str, seeds: Sequence[int]) -> pd.DataFrame:
         """A row for each seed, a column for each count of tokens."""
@@ -195,7 +212,7 @@ def _row(point: _Point, row: Row) -> Row:
     """The same row with all that the point's numbers say."""
     names = [row.baseline.name, row.arm.name]
     row = replace(row, benchmarks=point.scores.compare(*names))
-    losses, rates = point.losses[names].dropna(), point.rates[names].dropna()
+    losses, rates = point.losses[names].dropna(), point.rates_of(*names)
     if losses.empty:
         return row
     first, second = (losses[name] for name in names)

@@ -25,6 +25,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError
 
 from prism_transformer.errors import InputError
+from prism_transformer.eval.tasks import choose_tasks
 from prism_transformer.recipe import Section, Seed
 from prism_transformer.recipe_file import PACKAGED, STUDIES, read_toml
 
@@ -62,7 +63,7 @@ class LossStage(Section):
 
 
 class InferenceStage(Section):
-    """Speed of the trained model: a prompt, and decoding after it, against the baseline's."""
+    """Speed of the model where it is used: a prompt, and decoding after it."""
 
     rounds: Annotated[int, Field(ge=3)] = 9
     """in which arm and baseline take turns"""
@@ -141,6 +142,11 @@ def read_study(file: Path) -> Study:
         study = Study.model_validate(read_toml(file))
     except ValidationError as error:
         raise StudyError("\n".join(explain(file, each) for each in error.errors())) from None
+    if study.eval is not None:
+        try:
+            choose_tasks(study.eval.tasks)
+        except InputError as error:
+            raise StudyError(f"{file}: eval.tasks: {error}") from None
     if len(set(study.seeds)) < len(study.seeds):
         raise StudyError(f"{file}: seeds = {study.seeds}: each seed once")
     return study

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from prism_transformer.analysis import PROFILE_FILE
+from prism_transformer.errors import InputError
 from prism_transformer.study.cell import INFERENCE_FILE, LOSS_FILE, CellRun
 from prism_transformer.train.run import Row, read_metrics
 
@@ -94,7 +95,10 @@ def _inference(file: Path) -> Iterator[Number]:
 def items_of(run: CellRun) -> Iterator[pd.DataFrame]:
     """Every item of every task or group of tasks, counted from 0: task, item, metric, value."""
     for file in sorted(run.eval_folder.glob("*.json")):
-        result, frame = _read(file), pd.read_parquet(file.with_suffix(".parquet"))
+        items = file.with_suffix(".parquet")
+        if not items.is_file():
+            raise InputError(f"{items}: is missing; `prism eval` again makes both files")
+        result, frame = _read(file), pd.read_parquet(items)
         metrics = [
             name for name in frame if name not in ITEM_FACTS and not str(name).endswith("_weight")
         ]
@@ -107,4 +111,7 @@ def items_of(run: CellRun) -> Iterator[pd.DataFrame]:
 
 
 def _read(file: Path) -> Any:
-    return json.loads(file.read_text("utf-8"))
+    try:
+        return json.loads(file.read_text("utf-8"))
+    except ValueError as error:
+        raise InputError(f"{file}: cannot be read: {error}") from None

@@ -28,6 +28,7 @@ STAGES = {
     "eval": "scoring zero-shot tasks",
     "loss": "loss by position",
     "analyze": "looking at attention",
+    "inference": "measuring the speed of inference",
 }
 HEIGHT = 12  # lines of the chart
 LINE_SECONDS = 10  # between lines where there is no terminal

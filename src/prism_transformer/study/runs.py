@@ -16,7 +16,7 @@ from prism_transformer.study.plan import Cell, Plan
 from prism_transformer.study.table import Collected
 from prism_transformer.train.run import read_run
 
-SEED = re.compile(r"[-_.]?(seed|s)[-_.]?\d+$")  # at the end of a folder's name
+SEED = re.compile(r"[-_.](seed|s)[-_.]?\d+$")  # at the end of a folder's name
 # What tells no arm apart: the seed, where shards are, what is written down and how often.
 NO_ARM = ("train.seed", "data.folder", "run.")
 
@@ -28,9 +28,10 @@ Arms = dict[tuple[Any, ...], list[Run]]
 def collect_runs(folders: Sequence[Path]) -> Collected:
     """Everything that runs say: those of one schedule are an arm, told apart by their seed.
 
-    The first uniform one, with the base head count if there is such, is the baseline.
+    The first with the base head count in every layer is the baseline.
     """
-    runs = [(folder, read_run(folder)) for folder in folders]
+    once = dict.fromkeys(folder.resolve() for folder in folders)
+    runs = [(folder, read_run(folder)) for folder in once]
     base = _baseline(runs)
     grouped: Arms = {}
     for run in runs:
@@ -48,7 +49,7 @@ def collect_runs(folders: Sequence[Path]) -> Collected:
 
 
 def _baseline(runs: Sequence[Run]) -> Run:
-    """The first uniform run with the base head count, else the first uniform, else the first."""
+    """The first run with the base head count everywhere, else the one of fewest phases."""
 
     def rank(run: Run) -> int:
         heads = set(run[1].model.schedule.heads)
@@ -62,7 +63,10 @@ def _arm(base: Run, run: Run, name: str) -> Arm:
     (first, before), (folder, recipe) = base, run
     lines = [line for line in differences(before, recipe) if not line.startswith(NO_ARM)]
     keys = {line.partition(":")[0]: line for line in lines}
-    if apart := [line for key, line in keys.items() if key in SHARED]:
+    apart = [line for key, line in keys.items() if key in SHARED]
+    if before.model.n_layers != recipe.model.n_layers:
+        apart.append(f"{before.model.n_layers} -> {recipe.model.n_layers} layers")
+    if apart:
         raise StudyError(f"{folder}: cannot be compared with {first}: {'; '.join(apart)}")
     values = recipe.model_dump()
     changes = {

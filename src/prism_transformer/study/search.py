@@ -7,11 +7,12 @@ by its mean difference to the baseline at the same step and seed, and the baseli
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from statistics import mean
 
 from prism_transformer.recipe import Recipe
+from prism_transformer.study.cell import CellFailed
 from prism_transformer.study.file import SearchStage, StudyError
 from prism_transformer.study.plan import Arm, Plan
 from prism_transformer.study.queue import Queue
@@ -69,6 +70,9 @@ def search(
         home.begin(queue, cells)
         work()
         rung = _judge(home, alive, step, stage.keep)
+        if not rung:
+            why = "; ".join(home.failures().values())
+            raise CellFailed(f"{plan.file}: no run of {plan.study.baseline} got to {step}: {why}")
         standings += rung
         tell(rung)
         kept = {standing.arm for standing in rung if standing.kept}
@@ -105,6 +109,4 @@ def _judge(home: Home, arms: Sequence[Arm], step: int, keep: float) -> list[Stan
         chosen = set(pareto([(each.loss, each.tokens_per_second) for each in found]))
     else:  # the baseline, and the best share of the others
         chosen = set(range(1 + ceil(keep * (len(found) - 1))))
-    return [
-        Standing(**{**asdict(each), "kept": index in chosen}) for index, each in enumerate(found)
-    ]
+    return [replace(each, kept=index in chosen) for index, each in enumerate(found)]

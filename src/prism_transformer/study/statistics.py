@@ -250,15 +250,18 @@ class Equivalence:
     """p below 5 %: the 90 % interval lies within the margin; False also when nobody can know"""
 
 
-def equivalence(differences: npt.ArrayLike, margin: float) -> Equivalence:
-    """Two one-sided t tests (TOST) against ``-margin`` and ``margin``."""
+def equivalence(differences: npt.ArrayLike, margin: float, grain: float = 0.0) -> Equivalence:
+    """Two one-sided t tests (TOST) against ``-margin`` and ``margin``.
+
+    Numbers that come in steps of ``grain`` may all be equal and are still no surer than a step.
+    """
     numbers = _checked(differences)
     if not 0 < margin < inf:
         raise InputError(f"margin={margin}; it must be above 0")
     n, mean = len(numbers), float(numbers.mean())
-    error = float(_spread(numbers)) / sqrt(n)
+    error = max(float(_spread(numbers)), grain / sqrt(12)) / sqrt(n) if n > 1 else 0.0
     room = margin - abs(mean)  # to the nearer margin, which has the larger p
-    p = nan if n == 1 else float(room <= 0)
+    p = nan  # nobody knows the spread of one number, nor of equal ones
     if error > 0:
         p = float(stats.t.sf(room / error, n - 1))
     return Equivalence(n, mean, margin, p, p < ALPHA)
@@ -267,19 +270,13 @@ def equivalence(differences: npt.ArrayLike, margin: float) -> Equivalence:
 # -- items of a benchmark ------------------------------------------------------------------------
 
 
-def mcnemar(first: npt.ArrayLike, second: npt.ArrayLike, mid_p: bool = False) -> float:
-    """Exact two-sided p that items which one run alone gets right fall to either run alike.
-
-    The mid-p counts the observed split half; it is less conservative, and no longer exact.
-    """
+def mcnemar(first: npt.ArrayLike, second: npt.ArrayLike) -> float:
+    """Exact two-sided p that items which one run alone gets right fall to either run alike."""
     one, other = _pair(first, second, 1)
     if not _right_or_wrong(one, other):
         raise InputError("each item is 0 or 1")
     split = int(np.sum(one > other)), int(np.sum(other > one))
-    p = 2 * float(stats.binom.cdf(min(split), sum(split), 0.5))
-    if mid_p:
-        p -= float(stats.binom.pmf(min(split), sum(split), 0.5))
-    return min(p, 1.0)
+    return min(2 * float(stats.binom.cdf(min(split), sum(split), 0.5)), 1.0)
 
 
 def _right_or_wrong(one: Array, other: Array) -> bool:

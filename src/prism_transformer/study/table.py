@@ -36,6 +36,12 @@ ITEMS_FILE = "items.parquet"
 COLUMNS = ["arm", "point", "seed", "metric", "step", "index", "value"]
 ITEM_COLUMNS = ["arm", "point", "seed", "task", "item", "metric", "value"]
 
+# What study.json has.
+FACTS = {
+    "name", "question", "command", "baseline", "scale", "arms", "points", "seeds", "recipe",
+    "parameters", "complete", "runs",
+}  # fmt: skip
+
 Facts = dict[str, Any]
 Frame = TypeVar("Frame", pd.DataFrame, pd.Series)
 
@@ -123,8 +129,11 @@ def read_collected(folder: Path) -> Collected:
         items = pd.read_parquet(folder / ITEMS_FILE)
     except (OSError, ValueError) as error:
         raise InputError(f"{folder}: cannot be read: {error}") from None
-    if facts.get("format") != FORMAT:
-        raise InputError(f"{folder}: format {facts.get('format')!r}; this version reads {FORMAT}")
+    if not isinstance(facts, dict) or facts.get("format") != FORMAT:
+        found = facts.get("format") if isinstance(facts, dict) else None
+        raise InputError(f"{folder}: format {found!r}; this version reads {FORMAT}")
+    if lacking := FACTS - facts.keys():
+        raise InputError(f"{folder / STUDY_FILE}: has no {', '.join(sorted(lacking))}")
     missing = [name for name in COLUMNS if name not in table] + [
         name for name in ITEM_COLUMNS if name not in items
     ]

@@ -87,7 +87,8 @@ class Worker:
             raise
         except Exception as error:  # whatever it is, the other cells are still to be done
             run.folder.parent.mkdir(parents=True, exist_ok=True)
-            log_of(run.folder).write_text(traceback.format_exc(), "utf-8")
+            with log_of(run.folder).open("a", encoding="utf-8") as log:  # torchrun wrote there, too
+                log.write(traceback.format_exc())
             reason = str(error) if isinstance(error, InputError) else repr(error)
             self.watcher.end(cell, reason)
             raise CellFailed(f"{name}: {reason}; see {log_of(run.folder)}") from error

@@ -28,6 +28,9 @@ ENVIRONMENT_FILE = "environment.json"
 METRICS_FILE = "metrics.jsonl"
 CHECKPOINTS = "checkpoints"
 
+# What every environment has, at the least.
+ENVIRONMENT = {"recipe", "hashes", "hardware", "software", "sessions"}
+
 Row = dict[str, Any]
 
 
@@ -51,10 +54,14 @@ def read_run(folder: Path) -> Recipe:
 
 def read_environment(folder: Path) -> Row:
     """What ``create_run`` wrote down."""
+    file = folder / ENVIRONMENT_FILE
     try:
-        return json.loads((folder / ENVIRONMENT_FILE).read_text("utf-8"))
+        found = json.loads(file.read_text("utf-8"))
     except (OSError, ValueError) as error:
-        raise InputError(f"{folder / ENVIRONMENT_FILE}: cannot be read: {error}") from None
+        raise InputError(f"{file}: cannot be read: {error}") from None
+    if not isinstance(found, dict) or not found.keys() >= ENVIRONMENT:
+        raise InputError(f"{file}: does not have all of {', '.join(sorted(ENVIRONMENT))}")
+    return found
 
 
 def note_session(folder: Path, session: Row) -> None:
@@ -68,7 +75,10 @@ def read_metrics(folder: Path, n_bytes: int | None = None) -> list[Row]:
     """The rows of a run's metrics: all, or those of a checkpoint, which knows their length."""
     content = (folder / METRICS_FILE).read_bytes()[:n_bytes]
     content = content[: content.rfind(b"\n") + 1]  # the last line may be half written
-    return [json.loads(line) for line in content.splitlines()]
+    try:
+        return [json.loads(line) for line in content.splitlines()]
+    except ValueError as error:
+        raise InputError(f"{folder / METRICS_FILE}: has a line that is no JSON: {error}") from None
 
 
 def _write_environment(folder: Path, environment: Row) -> None:
