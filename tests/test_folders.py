@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from prism_transformer.errors import InputError
-from prism_transformer.folders import locked, new_folder
+from prism_transformer.folders import locked, new_folder, write_whole
 
 
 def test_a_folder_appears_whole(tmp_path: Path) -> None:
@@ -69,3 +70,17 @@ def test_a_killed_process_leaves_no_lock_behind(tmp_path: Path) -> None:
     with locked(tmp_path):
         pass
     assert not any(tmp_path.parent.glob(f"{tmp_path.name}/*"))
+
+
+def test_a_file_is_whole_whoever_else_writes_it(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    texts = [letter * 100_000 for letter in "abcd"]
+
+    def write(text: str) -> None:
+        for _ in range(10):
+            write_whole(file, text)
+            assert file.read_text("utf-8") in texts
+
+    with ThreadPoolExecutor(len(texts)) as pool:
+        list(pool.map(write, texts))
+    assert list(tmp_path.iterdir()) == [file]
