@@ -24,6 +24,9 @@ PALETTE = "viridis"
 
 MOST_HEADS_DRAWN = 32  # beyond that the lines between heads would hide the bars
 
+# A third less time to write than at zlib's usual 6, for files that are a fifth larger.
+FAST_PNG = {"compress_level": 3}
+
 STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -46,7 +49,10 @@ def save(figure: Figure, file: Path) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with mpl.rc_context(STYLE):
-            figure.savefig(file, dpi=200, metadata=undated[file.suffix.lower()])
+            options: dict[str, Any] = (
+                {"pil_kwargs": FAST_PNG} if file.suffix.lower() == ".png" else {}
+            )
+            figure.savefig(file, dpi=200, metadata=undated[file.suffix.lower()], **options)
     except OSError as error:
         raise InputError(f"{file}: cannot be written: {error.strerror}") from None
 
