@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from scipy import stats
 
@@ -55,14 +54,3 @@ def test_a_seed_without_items_leaves_the_others() -> None:
     assert (piqa.items.n_items, piqa.items.n_seeds) == (40, 2)
     none = replace(collected, items=items[items["arm"] == "uniform"])
     assert [each.items for each in benchmarks(none)] == [None, None]
-
-
-def test_items_of_a_groups_members_count_for_the_group() -> None:
-    collected = make_collected(tasks={"blimp": "acc"})
-    items = collected.items.copy()
-    items["task"] = np.where(items["item"] < 20, "blimp_one", "blimp_two")
-    items["item"] %= 20  # members count their items from 0 each
-    (whole,) = benchmarks(collected)
-    (members,) = benchmarks(replace(collected, items=items))
-    assert whole.items is not None
-    assert members.items == whole.items

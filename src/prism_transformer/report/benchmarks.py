@@ -15,10 +15,9 @@ from prism_transformer.report.tables import (
     paper_arm,
     words,
 )
-from prism_transformer.report.views import SHOWN, View
+from prism_transformer.report.views import MOST_ARMS, SHOWN, View
 from prism_transformer.study.benchmarks import Benchmark
 
-MOST_ARMS = 8  # beyond that, differences are of the main arm alone
 BENCHMARKS = "Zero-shot benchmarks"
 DIAGNOSTIC_NOTE = (
     " diagnostic_pairs and diagnostic_cloze are a built-in check with grammar pairs and cloze "

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
-from scipy import stats
 
 from prism_transformer import cost
 from prism_transformer.recipe_file import load_recipe
@@ -167,6 +166,8 @@ def gap_keeps(views: Sequence[View]) -> list[Evidence]:
         words = f"gain {signed(gains[0].mean())} and {signed(gains[1].mean())}"
         verdict = Verdict.NOISE
         if min(map(len, gains)) > 1:
+            from scipy import stats  # which takes a second, and few reports have such a pair
+
             span = stats.ttest_ind(*gains[::-1], equal_var=False).confidence_interval(0.95)
             words += f"; large less small 95 % {signed(span.low)} to {signed(span.high)} (Welch)"
             if span.high < 0:

@@ -35,6 +35,7 @@ for _name in (*BY_NAME, DIAGNOSTIC):
     SHOWN |= shown_metrics(_name)
 
 PAPER_GPUS, PAPER_GPU = 8, "H100"
+MOST_ARMS = 8  # beyond that, differences on benchmarks are of the main arm alone
 
 
 @dataclass(frozen=True)
@@ -241,7 +242,9 @@ def read_views(places: Sequence[Path]) -> list[View]:
     views: list[View] = []
     keys: set[str] = set()
     for collected in studies:
-        comparison = compare(collected)
+        main = View(collected, 0, "", {}).main or ""
+        # Of many arms the benchmarks of the main one alone are shown, and item tests take long.
+        comparison = compare(collected, None if len(collected.arms) <= MOST_ARMS else {main})
         for point in range(len(collected.points)):
             key = _key(collected.facts["name"], point if len(collected.points) > 1 else None, keys)
             keys.add(key)

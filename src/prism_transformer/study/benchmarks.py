@@ -54,14 +54,15 @@ class Scores:
         items = items[(items["point"] == point) & finite(items["value"]).notna()]
         return cls(totals, dict(iter(items.groupby(["task", "metric"], observed=True))))
 
-    def compare(self, baseline: str, arm: str) -> tuple[Benchmark, ...]:
-        """Every benchmark that some seed has in both arms."""
+    def compare(self, baseline: str, arm: str, by_item: bool = True) -> tuple[Benchmark, ...]:
+        """Every benchmark that some seed has in both arms; with ``by_item`` tested so, too."""
         found = []
         for (task, metric), wide in self.totals.items():
             pairs = wide[[baseline, arm]].dropna()
             if not pairs.empty:
                 first, second = pairs[baseline], pairs[arm]
-                items = self._item_test(task, metric, (baseline, arm), pairs.index)
+                arms = (baseline, arm)
+                items = self._item_test(task, metric, arms, pairs.index) if by_item else None
                 totals = summarise(first), summarise(second), paired(second - first)
                 found.append(Benchmark(task, metric, *totals, items))
         return tuple(found)

@@ -6,7 +6,7 @@ seed, and only over seeds that both have completed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import floor, isfinite, log1p, log10, nan
 from typing import Any
@@ -176,8 +176,11 @@ class _Point:
         return rows.pivot(index="seed", columns="tokens", values="value").reindex(index=list(seeds))
 
 
-def compare(collected: Collected) -> Comparison:
-    """Hold every arm against the baseline; what is missing leaves its fields empty."""
+def compare(collected: Collected, by_item: Collection[str] | None = None) -> Comparison:
+    """Hold every arm against the baseline; what is missing leaves its fields empty.
+
+    ``by_item`` names the arms whose benchmarks are tested item by item; all when left out.
+    """
     if collected.baseline not in collected.arms:
         raise InputError(f"the study has no arm {collected.baseline!r} to be its baseline")
     baselines: list[Arm] = []
@@ -189,7 +192,8 @@ def compare(collected: Collected) -> Comparison:
         }
         baselines.append(arms.pop(collected.baseline))
         for arm in arms.values():
-            rows.append(_row(point, Row(index, values, arm, baselines[-1])))
+            tested = by_item is None or arm.name in by_item
+            rows.append(_row(point, Row(index, values, arm, baselines[-1]), tested))
     return Comparison(
         name=collected.facts["name"],
         seeds=tuple(collected.facts["seeds"]),
@@ -208,10 +212,10 @@ def _adjusted(rows: Sequence[Row]) -> tuple[Row, ...]:
     )
 
 
-def _row(point: _Point, row: Row) -> Row:
+def _row(point: _Point, row: Row, by_item: bool) -> Row:
     """The same row with all that the point's numbers say."""
     names = [row.baseline.name, row.arm.name]
-    row = replace(row, benchmarks=point.scores.compare(*names))
+    row = replace(row, benchmarks=point.scores.compare(names[0], names[1], by_item))
     losses, rates = point.losses[names].dropna(), point.rates_of(*names)
     if losses.empty:
         return row

@@ -14,7 +14,7 @@ from math import inf, isfinite, isnan, nan, sqrt
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
+from scipy import special  # scipy.stats takes a second to import
 from scipy.optimize import brentq
 
 from prism_transformer.errors import InputError
@@ -86,7 +86,7 @@ def _half_width(numbers: Array, confidence: float) -> Array:
     """Half of the t interval of the mean along the first axis; NaN for one row."""
     _check_share("confidence", confidence)
     n = len(numbers)
-    factor = stats.t.ppf((1 + confidence) / 2, n - 1) / sqrt(n) if n > 1 else nan
+    factor = special.stdtrit(n - 1, (1 + confidence) / 2) / sqrt(n) if n > 1 else nan
     return factor * _spread(numbers)
 
 
@@ -177,11 +177,11 @@ def sign_flip_floor(n: int) -> float:
 
 def _power(n: int, shift: float, alpha: float) -> float:
     """The chance that a paired t test finds an effect of ``shift`` standard errors."""
-    critical = stats.t.ppf(1 - alpha / 2, n - 1)
+    critical = special.stdtrit(n - 1, 1 - alpha / 2)
     shift = min(shift, LARGEST_SHIFT)
     # scipy gives NaN for some values of the far tail below 1e-15
-    far_tail = np.nan_to_num(stats.nct.cdf(-critical, n - 1, shift))
-    return float(stats.nct.sf(critical, n - 1, shift) + far_tail)
+    far_tail = np.nan_to_num(special.nctdtr(n - 1, shift, -critical))
+    return float(1 - special.nctdtr(n - 1, shift, critical) + far_tail)
 
 
 @cache
@@ -263,7 +263,7 @@ def equivalence(differences: npt.ArrayLike, margin: float, grain: float = 0.0) -
     room = margin - abs(mean)  # to the nearer margin, which has the larger p
     p = nan  # nobody knows the spread of one number, nor of equal ones
     if error > 0:
-        p = float(stats.t.sf(room / error, n - 1))
+        p = float(special.stdtr(n - 1, -room / error))
     return Equivalence(n, mean, margin, p, p < ALPHA)
 
 
@@ -276,7 +276,7 @@ def mcnemar(first: npt.ArrayLike, second: npt.ArrayLike) -> float:
     if not _right_or_wrong(one, other):
         raise InputError("each item is 0 or 1")
     split = int(np.sum(one > other)), int(np.sum(other > one))
-    return min(2 * float(stats.binom.cdf(min(split), sum(split), 0.5)), 1.0)
+    return min(2 * float(special.bdtr(min(split), sum(split), 0.5)), 1.0)
 
 
 def _right_or_wrong(one: Array, other: Array) -> bool:
