@@ -73,6 +73,7 @@ def test_five_tasks_score_as_lm_eval_by_hand(
         assert result["versions"]["lm_eval"] == "0.4.13"
 
 
+@pytest.mark.slow
 def test_blimp_scores_as_lm_eval_by_hand(small_model: Path, tmp_path: Path) -> None:
     data = write_blimp(tmp_path / "data")
     outcome = score(small_model, tmp_path / "out", "blimp", data=data, batch=4)

@@ -170,7 +170,7 @@ def test_missing_inputs_leave_labelled_gaps(tmp_path: Path) -> None:
     for name, command in (
         ("benchmarks", "prism eval"),
         ("attention", "prism analyze"),
-        ("positions", "prism loss"),
+        ("positions", "prism study run, of a study with [loss]"),
         ("loss", "prism study run"),
         ("gap", "prism study run"),
     ):

@@ -125,6 +125,7 @@ def test_a_killed_worker_of_this_machine_is_noticed_at_once(plan: Plan, tmp_path
     assert sorted(do.seen) == sorted(cell.name for cell in plan.cells)
 
 
+@pytest.mark.slow
 def test_a_killed_worker_of_another_machine_is_noticed_by_its_heartbeat(
     plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

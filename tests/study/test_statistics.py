@@ -261,17 +261,9 @@ def test_equivalence_at_its_edges() -> None:
     assert isnan(equivalence([0.0], 1).p)
     assert not equivalence([0.0], 1).equal  # one pair proves nothing
     assert isnan(equivalence([0.5, 0.5], 1).p)  # equal numbers do not say how sure they are
-    assert not equivalence([0.5, 0.5], 1).equal
-
-
-def test_equal_whole_numbers_are_no_surer_than_a_step() -> None:
-    assert not equivalence([0.0, 0.0], 1, grain=1.0).equal
-    found = equivalence([0.0, 0.0, 0.0], 1, grain=1.0)
-    # The s.d. of what rounding takes away, over the root of three; one margin away, 2 degrees.
-    t = sqrt(12) * sqrt(3)
-    assert found.p == pytest.approx(0.5 * (1 - t / sqrt(2 + t**2)))
-    assert found.equal
-    assert equivalence([0.0, 1.0, 2.0], 1, grain=1.0).p == equivalence([0.0, 1.0, 2.0], 1).p
+    t = sqrt(12) * sqrt(3)  # whole numbers: margin in standard errors of what rounding takes away
+    p = 0.5 * (1 - t / sqrt(2 + t**2))
+    assert equivalence([0.0, 0.0, 0.0], 1, grain=1.0).p == pytest.approx(p)
     for margin in (0, -1, nan, inf):
         with pytest.raises(InputError):
             equivalence([0.0, 1.0], margin)

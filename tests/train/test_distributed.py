@@ -35,12 +35,8 @@ def launch(folder: Path, data: Path, *arguments: str, n: int = 2) -> None:
     assert done.returncode == 0, done.stderr
 
 
-EACH_WAY = pytest.mark.parametrize(
-    "way", ["ddp", pytest.param("fully_shard", marks=pytest.mark.slow)]
-)
-
-
-@EACH_WAY
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["ddp", "fully_shard"])
 def test_two_processes_see_the_same_data_and_get_the_same_loss(
     tmp_path: Path, data: Path, way: str
 ) -> None:
@@ -99,7 +95,8 @@ def test_in_float32_only_rounding_differs(tmp_path: Path, data: Path) -> None:
 
 
 @pytest.mark.slow
-@EACH_WAY
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["ddp", "fully_shard"])
 def test_a_killed_worker_ends_the_job_and_the_next_one_goes_on_exactly(
     tmp_path: Path, data: Path, way: str
 ) -> None:

@@ -197,9 +197,8 @@ def killed_and_resumed(data: Path, folder: Path, n_kills: int, seed: int) -> Non
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize(
-    "n_kills", [2, pytest.param(30, marks=pytest.mark.slow)], ids=["twice", "thirty times"]
-)
+@pytest.mark.parametrize("n_kills", [2, 30], ids=["twice", "thirty times"])
+@pytest.mark.slow
 def test_killed_at_random_moments(
     tmp_path: Path, data: Path, long_whole: Path, n_kills: int
 ) -> None:
@@ -285,8 +284,9 @@ def test_two_processes_cannot_write_one_run(tmp_path: Path, data: Path, long_who
 # limit stops another file.
 @pytest.mark.parametrize(
     "limit",
-    [300_000, *(pytest.param(size, marks=pytest.mark.slow) for size in (3_000, 100_000))],
+    [3_000, 100_000, 300_000],
 )
+@pytest.mark.slow
 def test_a_full_disk_is_said_and_nothing_is_lost(
     tmp_path: Path, data: Path, long_whole: Path, limit: int
 ) -> None:
