@@ -100,6 +100,11 @@ def test_odd_studies_give_a_sensible_page(tmp_path: Path, what: str) -> None:
     assert (tmp_path / "report.md").read_text("utf-8").startswith("# Prism Transformer")
 
 
+def test_a_remark_is_shown_as_text(tmp_path: Path) -> None:
+    page = page_of(tmp_path, renamed(drawn(), note="<b>beside</b> other work"))
+    assert "<b>beside</b> other work" in " ".join(page.words)
+
+
 def test_a_failed_run_is_named(tmp_path: Path) -> None:
     text = " ".join(page_of(tmp_path, ODD["a failed run"]()).words)
     assert "5 of 6 runs complete" in text

@@ -44,8 +44,11 @@ def test_a_study_from_the_plan_to_the_sentence(
     by_hand = (losses["prism"] - losses["uniform"]).tolist()
     assert row["difference"]["differences"] == pytest.approx(by_hand)
 
-    collected = prism_inside("study", "collect", file, "--to", "results/tiny")
+    collected = prism_inside(
+        "study", "collect", file, "--to", "results/tiny", "--note", "Beside other work."
+    )
     assert "4 runs: 4 complete" in collected.stdout
+    assert read_collected(tmp_path / "results" / "tiny").facts["note"] == "Beside other work."
     there = prism_inside("study", "compare", "results/tiny")
     assert "prism against uniform" in there.stdout
 

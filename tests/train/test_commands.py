@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,17 @@ from tests.conftest import Prism
 from tests.train.runs import finish, tiny
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Path:
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    finish(folder, tiny(data))
+    return folder
+
+
 @pytest.fixture
-def run(tmp_path: Path, data: Path) -> Path:
-    finish(tmp_path / "run", tiny(data))
-    return tmp_path / "run"
+def run(tmp_path: Path, trained: Path) -> Path:
+    """A finished run of the test's own."""
+    return shutil.copytree(trained, tmp_path / "run")
 
 
 def test_train_says_what_it_does(tmp_path: Path, data: Path, prism_inside: Prism) -> None:

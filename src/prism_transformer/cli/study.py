@@ -192,7 +192,13 @@ def status(
 
 @app.command(help_epilogue=f"{EXAMPLE} collect nano from-other-machine --to results/nano")
 def collect(
-    study: str, /, *runs: Path, out: Out = None, storage: Storage = None, to: Path | None = None
+    study: str,
+    /,
+    *runs: Path,
+    out: Out = None,
+    storage: Storage = None,
+    to: Path | None = None,
+    note: str = "",
 ) -> None:
     """Write one table of everything that the runs of a study say.
 
@@ -204,12 +210,14 @@ def collect(
         More folders with runs of this study, brought here from machines that share no disk.
     to
         Where the table goes; collected/ in the study's folder when left out.
+    note
+        A remark that reports show with these results.
     """
     for folder in runs:
         if not folder.is_dir():
             raise InputError(f"{folder}: there is no such folder")
     home = _home(study, out, storage)
-    found = home.collect(runs, to)
+    found = home.collect(runs, to, note)
     states = [each["state"] for each in found.facts["runs"]]
     counted = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     print(f"{len(found.table):,} numbers of {len(states)} runs: {counted}")

@@ -94,7 +94,8 @@ def _readme(report: Report | None) -> str:
 def _study(section: Section) -> str:
     view: View = section.view
     lines = [f"**{markdown_text(view.name)}** ({markdown_code(view.command)}): {section.state}."]
-    lines += [f"- {markdown_text(line)}" for line in section.sentences]
+    told = [*section.sentences, *([view.note] if view.note else [])]
+    lines += [f"- {markdown_text(line)}" for line in told]
     drawings = {drawing.key: drawing for drawing in section.drawings}
     for name in SHOWN:
         drawing = drawings.get(f"{view.key}-{name}")

@@ -91,6 +91,7 @@ def _studies(report: Report) -> list[str]:
         if facts["question"]:
             parts.append(f"*{markdown_text(facts['question'])}*")
         lines = [f"{section.state}, on {section.hardware}.", *section.sentences]
+        lines += [section.view.note] if section.view.note else []
         parts.append("\n".join(f"- {markdown_text(line)}" for line in lines))
         parts.append(f"Made by {markdown_code(facts['command'])}.")
     return parts

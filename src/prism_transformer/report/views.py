@@ -66,6 +66,11 @@ class View:
         return self.collected.facts["command"]
 
     @property
+    def note(self) -> str:
+        """What whoever collected it remarked."""
+        return self.collected.facts.get("note", "")
+
+    @property
     def scale(self) -> paper.Scale | None:
         """The paper's model that this is: its shape, its budget, and nothing swept."""
         name = self.collected.facts["scale"]

@@ -80,8 +80,12 @@ class Home:
             return {}
         return Queue(self.plan, self.folder, self.storage).failures()
 
-    def collect(self, others: Sequence[Path] = (), out: Path | None = None) -> Collected:
-        """Write the table of all runs, those in other folders included."""
+    def collect(
+        self, others: Sequence[Path] = (), out: Path | None = None, note: str = ""
+    ) -> Collected:
+        """Write the table of all runs, those in other folders included, and a remark on them."""
         found = collect(self.plan, [self.folder, *others], self.failures())
+        if note:
+            found.facts["note"] = note
         write_collected(out or self.folder / COLLECTED, found)
         return found
