@@ -18,7 +18,7 @@ from tests.report.studies import TASKS, at_scale, drawn, renamed, views_of
 ROOT = Path(__file__).parents[2]
 NASTY = (
     r"<script>a|b</script> & 100% $x_1$ #{~^} \end `code` --two",
-    "\u2212 \u00b1 \u00d7 \u0394 \u00b5 \u03bc \u4e2d\u6587 caf\u00e9 \u20ac \u0127 \U0001f600",
+    "\u2212 \u00b1 \u00d7 \u0394 \u00b5 \u03bc \u4e2d\u6587 na\u00efve \u20ac \u0127 \U0001f600",
     "[0.1] begins with a bracket, and goes on for longer than a line has room",
     "* begins with a star\x1b[31m\x00",
     "a_name_without_any_place_to_break_it_and_yet_far_too_long_for_its_column",
