@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from prism_transformer.study.plan import make_plan
+from prism_transformer.study.queue import Queue
+from prism_transformer.study.study import Home
 from prism_transformer.study.table import read_collected
 from tests.conftest import Prism
 from tests.study.files import STAGES, STUDY, write_study
@@ -106,3 +109,18 @@ def test_a_search_ends_with_its_standings(prism_inside: Prism, tmp_path: Path, d
     rows = json.loads(result.stdout)
     assert [row["step"] for row in rows] == [10] * 4 + [20] * 3
     assert "step 20 of 20" in result.stderr
+
+
+@pytest.mark.slow
+def test_a_run_ends_also_after_a_search_that_did_not(
+    prism_inside: Prism, tmp_path: Path, data: Path
+) -> None:
+    """A search that was stopped leaves word that more cells come; a run waits for none."""
+    text = STUDY.replace("[0, 1]", "[0]") + "[search]\nrungs = [0.5]\n"
+    file = write_study(tmp_path, data, text)
+    folder = tmp_path / "studies" / "tiny"
+    plan = make_plan(file)
+    queue = Queue(plan, folder)
+    Home(plan, folder).begin(queue, [])
+    queue.close(finished=False)
+    assert prism_inside("study", "run", str(file)).returncode == 0

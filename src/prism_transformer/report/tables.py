@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
 from prism_transformer import paper
 from prism_transformer.report.table import (
     Cell,
@@ -276,7 +278,8 @@ def inference(views: Sequence[View]) -> Table:
                 continue
             cells = [text(view.name), text(arm), number(rates[0][arm].count(), 0)]
             for kind, rate in zip(INFERENCE, rates, strict=True):
-                mean, low, high = _times(view.scalar(f"inference.{kind}.ratio")[arm].dropna())
+                found = inference_ratio(view, arm, kind)
+                mean, low, high = percent(found) if found else (None, None, None)
                 cells += [over_seeds(rate[arm], 0), number(mean, 1, sign=True)]
                 cells += [interval(low, high, 1)]
             rows.append(Row(tuple(cells), arm))
@@ -291,11 +294,10 @@ def inference(views: Sequence[View]) -> Table:
     )
 
 
-def _times(ratios: Sequence[float]) -> tuple[float | None, ...]:
-    """Percent by which ratios differ from 1: geometric mean over seeds and its t interval."""
-    if not len(ratios):
-        return None, None, None
-    return percent(ratio(ratios, [1.0] * len(ratios)))
+def inference_ratio(view: View, arm: str, kind: str) -> Ratio | None:
+    """Tokens per second to the baseline's, over the seeds that have it."""
+    known = view.scalar(f"inference.{kind}.ratio")[arm].dropna()
+    return None if known.empty else ratio(known, np.ones(len(known)))
 
 
 def schedules(views: Sequence[View]) -> Table:

@@ -14,13 +14,13 @@ import numpy as np
 
 from prism_transformer import paper
 from prism_transformer.plots.profiles import sign_changes
+from prism_transformer.report import tables
 from prism_transformer.report.benchmarks import factor
 from prism_transformer.report.figures import paired_rows
 from prism_transformer.report.table import signed
-from prism_transformer.report.tables import INFERENCE, layers_below_base, percent, share_at_base
 from prism_transformer.report.views import View
 from prism_transformer.study.compare import PARITY_MARGIN
-from prism_transformer.study.statistics import Paired, Ratio, equivalence, paired, ratio
+from prism_transformer.study.statistics import Paired, Ratio, equivalence, paired
 
 TASKS = ("piqa", "hellaswag", "arc_easy", "winogrande")  # those that the paper's abstract names
 TASK_MARGIN = 1.0  # accuracy points
@@ -142,10 +142,12 @@ def share_of_best(view: View) -> Judged | None:
 def half_at_base(view: View) -> Judged | None:
     """Arms with fewer than half of their layers at the base end above the main arm."""
     half = paper.text().preserved_layers
-    if view.main is None or share_at_base(view, view.main) < half:
+    if view.main is None or tables.share_at_base(view, view.main) < half:
         return None
     short = [
-        arm for arm in view.others if 0 < share_at_base(view, arm) < half and not view.changes(arm)
+        arm
+        for arm in view.others
+        if 0 < tables.share_at_base(view, arm) < half and not view.changes(arm)
     ]
     verdicts, words = [], []
     for arm in short:
@@ -184,7 +186,7 @@ def gap_persists(view: View) -> Judged | None:
         f"{view.main}: of {len(late)} validations after warmup the mean gap is below 0 at {lower}; "
         f"the 95 % interval is below 0 at {clear} and above at {sum(worse)}"
     )
-    # Of many intervals one in forty lies above 0 by chance; two neighbours hardly ever.
+    # Of many intervals one in forty lies above 0 by chance, so one alone says little.
     turned = any(both == (True, True) for both in pairwise(worse))
     return Judged(Verdict.CONTRADICTED if turned else verdict, words)
 
@@ -256,7 +258,7 @@ def equal_rate(view: View) -> Judged | None:
 
 def _change(found: Ratio) -> str:
     """A ratio of rates in percent, with its interval."""
-    mean, low, high = (signed(value, 2) for value in percent(found))
+    mean, low, high = (signed(value, 2) for value in tables.percent(found))
     if len(found.ratios) == 1:
         return f"{mean} % (1 pair: no interval)"
     return f"{mean} % (95 % {low} to {high}, {len(found.ratios)} pairs)"
@@ -278,11 +280,10 @@ def widest_start_is_slow(view: View) -> Judged | None:
 def no_overhead(view: View) -> Judged | None:
     """Reading a prompt and decoding are each as fast as the baseline's, or at most 1 % slower."""
     verdicts, words = [], []
-    for kind in INFERENCE if view.main else ():
-        ratios = view.scalar(f"inference.{kind}.ratio")[view.main].dropna()
-        if ratios.empty:
+    for kind in tables.INFERENCE:
+        found = tables.inference_ratio(view, view.main, kind) if view.main else None
+        if found is None:
             continue
-        found = ratio(ratios, np.ones(len(ratios)))
         fine, slow = found.low > 1 - PARITY_MARGIN, found.high < 1 - PARITY_MARGIN
         verdict = Verdict.CONTRADICTED if slow else Verdict.NOISE
         verdicts.append(Verdict.SUPPORTED if fine else verdict)
@@ -323,7 +324,7 @@ def _gap_by_layer(view: View) -> tuple[np.ndarray, np.ndarray, int] | None:
     gaps = paired_rows(found, view.baseline, view.main or "")
     if gaps.empty or view.main is None:
         return None
-    n_ramp, n_layers = layers_below_base(view, view.main), len(view.schedule(view.main))
+    n_ramp, n_layers = tables.layers_below_base(view, view.main), len(view.schedule(view.main))
     if not 0 < n_ramp < n_layers or len(gaps) != n_layers:
         return None
     base = found[view.baseline][gaps.columns]
