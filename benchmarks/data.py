@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from prism_transformer.bench.data import write_corpus
+from prism_transformer.bench.workloads import write_corpus
 
 
 def peak_megabytes(megabytes: int) -> float:

@@ -41,7 +41,7 @@ def seconds(command: list[str]) -> float:
 
 def main() -> None:
     """Measure and print."""
-    from prism_transformer.eval.overlay import write_overlay
+    from prism_transformer.eval.task_data import write_overlay
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model")

@@ -3,7 +3,7 @@
 Each point is a process of its own, one after the other. The straight line is what the FLOPs say,
 from the first point: 6 N + 6 L d T a token, where causal attention does half of all T x T scores.
 
-    python benchmarks/growth.py [--recipe baseline-nano] [--rounds 7] [--json]
+    python benchmarks/growth.py [--recipe baseline-micro] [--rounds 7] [--json]
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from prism_transformer import load_recipe
-from prism_transformer.cost import causal_flops
+from prism_transformer.models.cost import causal_flops
 
 SWEEPS = {
     "context": [{"seq_len": length, "batch": 1} for length in (256, 512, 1024, 2048, 4096, 8192)],
@@ -45,7 +45,7 @@ def flops(shape: dict[str, Any]) -> float:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--recipe", default="baseline-nano")
+    parser.add_argument("--recipe", default="baseline-micro")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()

@@ -4,9 +4,9 @@ All have the same number of layers, width, context, vocabulary, batch and precis
 runs in a process of its own, as its users would run it, and they take turns; ratios are medians
 over rounds. Peak memory is what the whole process needed, torch and the compiler included.
 
-    python benchmarks/peers.py train [--recipe baseline-nano] [--batch 8] [--nanogpt PATH]
+    python benchmarks/peers.py train [--recipe baseline-micro] [--batch 8] [--nanogpt PATH]
                                      [--litgpt PYTHON] [--only NAME ...] [--json]
-    python benchmarks/peers.py decode [--recipe baseline-nano] [--json]
+    python benchmarks/peers.py decode [--recipe baseline-micro] [--json]
 
 PATH is a clone of github.com/karpathy/nanoGPT. PYTHON is the interpreter of an environment with
 ``pip install torch==2.13.0 litgpt``: litgpt's pins do not agree with ours.
@@ -25,10 +25,9 @@ from typing import Any
 from worker import N_NEW
 
 from prism_transformer import load_recipe
-from prism_transformer.bench.rounds import interleave, timings
-from prism_transformer.bench.tables import speed_row
-from prism_transformer.train.device import settle
-from prism_transformer.train.environment import machine
+from prism_transformer.bench.measure import interleave, speeds
+from prism_transformer.training.device import settle
+from prism_transformer.training.environment import machine
 
 
 class Worker:
@@ -99,7 +98,7 @@ def main() -> None:
     parser.add_argument("what", choices=["train", "decode"])
     parser.add_argument("--nanogpt", type=Path)
     parser.add_argument("--litgpt")
-    parser.add_argument("--recipe", default="baseline-nano")
+    parser.add_argument("--recipe", default="baseline-micro")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--only", nargs="+", help='such as "ours, compiled" "nanoGPT, eager"')
@@ -107,15 +106,11 @@ def main() -> None:
     options = parser.parse_args()
     recipe = load_recipe(options.recipe, ["train.precision=fp32"])
     workers: dict[str, Any] = {name: Worker(each) for name, each in commands(options).items()}
-    found = timings(interleave(workers, options.rounds))
+    found = interleave(workers, options.rounds)
     for worker in workers.values():
         worker.stop()
     n_tokens = options.batch * recipe.model.seq_len if options.what == "train" else N_NEW
-    base = next(iter(found.values()))
-    rows = [
-        speed_row(name, timing, base, n_tokens) | {"peak GiB": workers[name].peak / 2**30}
-        for name, timing in found.items()
-    ]
+    rows = [row | {"peak GiB": workers[row["way"]].peak / 2**30} for row in speeds(found, n_tokens)]
     if options.json:
         facts = machine(settle(recipe, "cpu"))
         print(json.dumps({"machine": facts, "rows": rows}, indent=2))

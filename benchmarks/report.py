@@ -25,7 +25,7 @@ def draw(folder: Path, n_runs: int) -> None:
     sys.path.insert(0, str(ROOT))
     from tests.study.frames import make_collected
 
-    from prism_transformer.study.table import write_collected
+    from prism_transformer.study.collected import write_collected
 
     n_arms = min(MOST_ARMS, max(2, n_runs // 5))
     ramps = [f"{n}x{k} 8x{8 - k}" for k in range(1, 8) for n in (1, 2, 4)]

@@ -31,12 +31,12 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 def ours(shape: Any, compiled: bool, _: str) -> tuple[nn.Module, Loss]:
     """Ours, as ``prism train`` runs it."""
     from prism_transformer import PrismLM, load_recipe
-    from prism_transformer.train.device import compile_layers, settle
+    from prism_transformer.training.device import begin, compile_layers, settle
 
     recipe = load_recipe(
         shape.recipe, ["train.precision=fp32", "train.compile=off", *shape.overrides]
     )
-    settle(recipe, "cpu")
+    begin(settle(recipe, "cpu"))
     model = PrismLM(recipe.model)
     if compiled:
         compile_layers(model)
@@ -130,9 +130,9 @@ def decoding(name: str, model: Any, shape: Any) -> Callable[[], object]:
     model.eval()
     prompt = some_tokens(shape, 1, PROMPT)
     if name == "ours":
-        from prism_transformer import generate
+        from prism_transformer.models.sampling import sample
 
-        return lambda: generate(model, prompt, N_NEW, temperature=0.0)
+        return lambda: sample(model, prompt, N_NEW, temperature=0.0)
     model.generation_config.eos_token_id = None
     mask = torch.ones_like(prompt)
 

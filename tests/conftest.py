@@ -69,11 +69,11 @@ def prism(tmp_path: Path) -> Prism:
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The embedded corpus as bytes, prepared once for all tests of a process."""
-    from prism_transformer.cli.prepare import prepare
-    from tests.train.runs import tiny
+    from prism_transformer.data.prepare import Preparation, prepare
+    from tests.training.runs import tiny
 
     folder = tmp_path_factory.mktemp("data")
-    prepare("sotu", tokenizer="bytes", val_tokens=4096, out=folder)
+    prepare(Preparation(tokenizer="bytes", val_tokens=4096, folder=folder))
     tiny(folder)  # writes the recipe that commands name
     return folder
 
@@ -81,7 +81,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Path:
     """A finished run of twenty steps."""
-    from tests.train.runs import finish, tiny
+    from tests.training.runs import finish, tiny
 
     folder = tmp_path_factory.mktemp("runs") / "tiny"
     finish(folder, tiny(data))

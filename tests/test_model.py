@@ -9,10 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from prism_transformer import model as model_module
-from prism_transformer.design import presets
-from prism_transformer.model import PrismLM, fingerprint
-from prism_transformer.recipe_file import load_recipe
-from prism_transformer.sampling import KVCache
+from prism_transformer.model import Attention, PrismLM, causal_attention, make_norm
+from prism_transformer.models.sampling import KVCache
+from prism_transformer.models.weights import fingerprint
+from prism_transformer.recipes.files import load_recipe
+from prism_transformer.schedules.paper import presets
 from tests.conftest import small_config
 
 PAPER_PARAMETERS = {"small": 123_587_328, "medium": 353_944_576, "large": 756_819_456}
@@ -62,6 +63,41 @@ def test_parameter_names_are_an_interface() -> None:
         "layers.0.mlp.down.weight",
         "norm.weight",
     ]
+
+
+def test_an_untied_model_has_one_matrix_more_and_else_the_same_bits() -> None:
+    tied, untied = PrismLM(small_config(), 5), PrismLM(small_config(tied_embeddings=False), 5)
+    mine, others = dict(tied.named_parameters()), dict(untied.named_parameters())
+    assert list(others) == [*mine, "lm_head.weight"]
+    for name, weight in mine.items():
+        assert torch.equal(weight, others[name]), name
+    head = others["lm_head.weight"]
+    assert head.shape == untied.embedding.weight.shape
+    assert head.std().item() == pytest.approx(untied.config.init_std, rel=0.05)
+    assert not torch.equal(head, untied.embedding.weight)
+
+
+def test_an_untied_model_scores_with_its_own_matrix() -> None:
+    model = PrismLM(small_config(tied_embeddings=False)).double()
+    tokens = torch.randint(100, (2, 9), generator=torch.Generator().manual_seed(1))
+    x = model.hidden(model.embedding(tokens[:, :-1]))
+    logits = x @ dict(model.named_parameters())["lm_head.weight"].T
+    torch.testing.assert_close(model(tokens[:, :-1]), logits)
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+    found = model(tokens[:, :-1], tokens[:, 1:])
+    torch.testing.assert_close(found, loss)
+    loss.backward()
+    wanted = {name: weight.grad for name, weight in model.named_parameters()}
+    model.zero_grad()
+    found.backward()
+    for name, weight in model.named_parameters():
+        torch.testing.assert_close(weight.grad, wanted[name])
+
+
+def test_the_bits_of_the_papers_models_stay() -> None:
+    """Runs of one seed are compared across versions: their initial weights may never change."""
+    nano = fingerprint(PrismLM(load_recipe("prism-micro").model, seed=3))
+    assert nano == "903c3aee33a904ce63f1fe2e5d3e3ac6de758827e0bc200d3755091ed1c4eb5d"
 
 
 def test_initial_weights_are_bit_identical_across_schedules() -> None:
@@ -258,3 +294,53 @@ def test_traced_as_one_graph() -> None:
 @pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler")
 def test_compiled_by_inductor() -> None:
     torch.testing.assert_close(*compiled_logits("inductor"), rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_base_scale_is_a_smaller_softmax_scale_for_wide_heads() -> None:
+    """Against attention written out, whose scale is sqrt(base width) / width in every layer."""
+    config = small_config("2x1", h_base=12, attention_scale="base", init_std=0.3)
+    attention = PrismLM(config).layers[0].get_submodule("attention").double()
+    assert isinstance(attention, Attention)
+    x = torch.randn(1, 7, 96, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    still = torch.stack((torch.ones(7, 24), torch.zeros(7, 24))).double()  # turns nothing
+    q, k, v = attention.qkv(x)[0].unflatten(-1, (3, 2, 48)).permute(1, 2, 0, 3)  # each (H, T, K)
+    logits = q @ k.mT * 8**0.5 / 48
+    weights = logits.masked_fill(~torch.ones(7, 7).tril().bool(), -torch.inf).softmax(-1)
+    expected = attention.out((weights @ v).transpose(0, 1).flatten(-2))
+    torch.testing.assert_close(attention(x, still, causal_attention)[0], expected)
+
+
+def test_base_scale_takes_away_the_faster_logits_of_wide_heads() -> None:
+    """One step of Adam moves a logit in proportion to sqrt(K), and alike under the base scale."""
+
+    def moved(n_heads: int, scale: str) -> float:
+        config = small_config(f"{n_heads}x1", h_base=12, attention_scale=scale)
+        attention = PrismLM(config, seed=1).layers[0].get_submodule("attention")
+        assert isinstance(attention, Attention)
+        x = torch.randn(4, 16, 96, generator=torch.Generator().manual_seed(2))
+        width = 96 // n_heads
+        still = torch.stack((torch.ones(16, width // 2), torch.zeros(16, width // 2)))
+
+        def logits() -> torch.Tensor:
+            q, k, _ = attention.project(x, still)
+            return q @ k.mT / width**0.5
+
+        before = logits()
+        before[..., 5, 3].sum().backward()  # make one position look harder at another
+        torch.optim.Adam([attention.qkv.weight], lr=1e-4).step()
+        return float((logits() - before)[..., 5, 3].detach().abs().mean())
+
+    assert moved(1, "per-width") / moved(12, "per-width") == pytest.approx(12**0.5, rel=0.15)
+    assert moved(1, "base") / moved(12, "base") == pytest.approx(1, rel=0.15)
+
+
+@torch.no_grad()
+def test_layernorm_is_the_rmsnorm_of_centred_inputs() -> None:
+    config = small_config("2x1 12x1", norm="layernorm")
+    norm, other = make_norm(config), make_norm(small_config("2x1 12x1"))
+    x = torch.randn(3, 5, 96, generator=torch.Generator().manual_seed(0)) + 2
+    torch.testing.assert_close(norm(x), other(x - x.mean(-1, keepdim=True)))
+    names = [dict(PrismLM(each).named_parameters()) for each in (config, small_config("2x1 12x1"))]
+    assert names[0].keys() == names[1].keys()  # no biases: one set of weights serves both
+    assert all(torch.equal(names[0][name], names[1][name]) for name in names[0])

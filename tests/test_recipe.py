@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
 from prism_transformer.recipe import ModelConfig
-from prism_transformer.recipe_file import load_recipe
+from prism_transformer.recipes.files import RecipeError, load_recipe
 from tests.conftest import small_config
 
 
@@ -56,7 +57,32 @@ def test_models_that_cannot_be_are_refused(changes: dict[str, Any], problem: str
         small_config(**changes)
 
 
+def test_shares_of_a_run_that_overlap_are_refused() -> None:
+    changes = ["optim.warmup_fraction=0.6", "optim.decay_fraction=0.5"]
+    assert load_recipe("prism-micro", changes)  # a cosine has no decay of its own
+    with pytest.raises(
+        RecipeError, match=r"warmup_fraction = 0\.6 and decay_fraction = 0\.5 are more"
+    ):
+        load_recipe("prism-micro", [*changes, "optim.lr_schedule=wsd"])
+
+
 def test_schedule_field_reads_every_notation() -> None:
     for text in ("2x1 12x2", "2,12,12", [2, 12, 12]):
         config = ModelConfig(schedule=text, d_model=96, h_base=12, d_ff=160)  # type: ignore[arg-type]
         assert config.schedule.heads == (2, 12, 12)
+
+
+@pytest.mark.parametrize("name", ["nano", "micro", "small", "medium", "large"])
+def test_a_model_needs_only_its_schedule_and_its_width(name: str) -> None:
+    written = load_recipe(f"prism-{name}").model
+    derived = ModelConfig(schedule=written.schedule, d_model=written.d_model)
+    assert (derived.h_base, derived.d_ff) == (written.h_base, written.d_ff)
+
+
+def test_what_would_be_derived_from_a_wrong_value_is_not_blamed(tmp_path: Path) -> None:
+    file = tmp_path / "bad.toml"
+    file.write_text('[model]\nschedule = "2y2"\nd_model = 64\n')
+    with pytest.raises(RecipeError) as refused:
+        load_recipe(file)
+    assert "model.schedule = '2y2'" in str(refused.value)
+    assert "d_ff" not in str(refused.value)

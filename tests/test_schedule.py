@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prism_transformer.schedule import (
+    MARGIN,
     MAX_LAYERS,
     HeadSchedule,
     Phase,
@@ -155,3 +156,46 @@ def test_wrong_depth_is_refused() -> None:
 def test_head_counts_against_brute_force(d_model: int) -> None:
     fitting = [n for n in range(1, d_model + 1) if d_model % n == 0 and (d_model // n) % 2 == 0]
     assert list(head_counts(d_model)) == fitting
+
+
+def test_staircase() -> None:
+    assert HeadSchedule.parse("1x1 2x2 4x3").staircase(block="#").splitlines() == [
+        "    4 heads |      ######",
+        "    2 heads |  ##########",
+        "    1 head  |############",
+        "      layer  0          5",
+    ]
+
+
+@given(
+    st.lists(st.integers(1, 300), min_size=1, max_size=1024).map(tuple),
+    st.integers(40, 200),
+)
+def test_staircase_fits_the_terminal(heads: tuple[int, ...], columns: int) -> None:
+    lines = HeadSchedule(heads).staircase(columns).splitlines()
+    assert all(len(line) <= columns for line in lines)
+    assert any("█" in line for line in lines)
+
+
+def test_deep_models_share_columns_and_say_so() -> None:
+    lines = HeadSchedule.parse("1x500 2x500").staircase(columns=80).splitlines()
+    assert lines[-1].endswith("15 layers a column")
+    assert max(map(len, lines)) <= 80
+    assert len(lines[0]) > MARGIN
+
+
+def test_a_notebook_shows_the_staircase() -> None:
+    schedule = HeadSchedule.parse("1x1 2x3")
+    shown = schedule._repr_html_()
+    assert shown.startswith("<pre")
+    assert f"1x1 2x3\n\n{schedule.staircase()}</pre>" in shown
+
+
+def test_it_is_a_sequence_of_its_layers() -> None:
+    schedule = HeadSchedule.parse("3x2 6x1 12x3")
+    assert list(schedule) == [3, 3, 6, 12, 12, 12]
+    assert (schedule[0], schedule[2], schedule[-1]) == (3, 6, 12)
+    assert schedule[1:4] == (3, 6, 12)
+    assert HeadSchedule.parse(schedule) == schedule
+    with pytest.raises(IndexError):
+        schedule[6]

@@ -9,7 +9,6 @@ q, k and v is the ``attend`` function's business, so that measuring attention ne
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
@@ -19,17 +18,18 @@ from torch import Tensor, nn
 from torch.nn import LinearCrossEntropyOptions
 from torch.utils.checkpoint import checkpoint
 
-from prism_transformer.recipe import ModelConfig
+from prism_transformer.recipe import ROPE_BASE, ModelConfig
+from prism_transformer.schedule import HeadSchedule, ScheduleError
 
 IGNORED = -100  # a target that does not count, as torch has it
-MIN_SLABBED = 1 << 17  # entries of a matrix below which spreading one row over cores costs more
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 Remember = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class Cache(Protocol):
-    """Keys and values of earlier positions: ours in ``sampling.py``, or one of Hugging Face's."""
+    """Keys and values of earlier positions: ``models/sampling.py`` has one, Hugging Face others."""
 
     def update(self, k: Tensor, v: Tensor, layer: int, /) -> tuple[Tensor, Tensor]:
         """Append k and v, each (B, G, T, K), and return the layer's whole (B, G, S, K).
@@ -45,31 +45,37 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     mask = None
     if 1 < queries < keys:  # several new positions behind a cache
         mask = torch.ones(queries, keys, dtype=torch.bool, device=q.device).tril(keys - queries)
-    return F.scaled_dot_product_attention(
-        q,
-        k,
-        v,
-        attn_mask=mask,
-        is_causal=1 < queries == keys,
-        enable_gqa=q.shape[1] != k.shape[1],
-    )
+    causal = bool(1 < queries == keys)  # under export the comparison is a symbol
+    grouped = q.shape[1] != k.shape[1]
+    return F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal, enable_gqa=grouped)
 
 
 def rotary_frequencies(
-    head_dim: int,
-    rope_base: float,
-    period: int | None = None,
-    device: torch.device | None = None,
+    config: ModelConfig, n_heads: int, device: torch.device | None = None
 ) -> Tensor:
-    """Radians per position of each channel pair: (K / 2,).
+    """Radians per position of each channel pair, in a layer of so many heads: (K / 2,).
 
-    ``period`` repeats the frequencies of a head that wide, so that a wider head turns no pair at
-    a speed the narrow one does not have.
+    Two controls tell the width of a head from its frequencies. ``tiled`` repeats those of the base
+    width, so that a wide head turns no pair at a speed that a narrow one does not have. ``split``
+    gives heads different ones, (H + G, 1, K / 2) for queries and keys: together they turn at the
+    speeds of one head as wide as all of them.
     """
-    width = period or head_dim
+    widths = {"tiled": config.base_width, "split": config.d_kv}
+    width = widths.get(config.rope_frequencies, config.d_model // n_heads)
+    frequencies = pair_frequencies(width, config.rope_base, device)
+    if config.rope_frequencies == "split":
+        n_kv_heads = n_heads // config.queries_per_kv
+        keys = frequencies.unflatten(0, (-1, n_kv_heads)).T  # every head from the fast to the slow
+        queries = keys.repeat_interleave(config.queries_per_kv, dim=0)  # as the keys they meet
+        return torch.cat((queries, keys))[:, None]
+    n_pairs = config.d_model // n_heads // 2
+    return frequencies[torch.arange(n_pairs, device=device) % len(frequencies)]
+
+
+def pair_frequencies(width: int, base: float, device: torch.device | None = None) -> Tensor:
+    """Radians per position of each channel pair of a head, from fast to slow: (width / 2,)."""
     pairs = torch.arange(0, width, 2, dtype=torch.float32, device=device)
-    frequencies = 1.0 / rope_base ** (pairs / width)
-    return frequencies[torch.arange(head_dim // 2, device=device) % len(frequencies)]
+    return 1.0 / base ** (pairs / width)
 
 
 def rotary_table(positions: Tensor, frequencies: Tensor) -> Tensor:
@@ -93,7 +99,7 @@ def rotary_tables(positions: Tensor, frequencies: Mapping[int, Tensor]) -> dict[
 
 
 def rotate(x: Tensor, table: Tensor) -> Tensor:
-    """Turn each channel pair (i, i + K/2) of x (B, H, T, K) by its position's angle."""
+    """Turn each channel pair (i, i + K/2) of x (..., K) by the angle that the table has for it."""
     cos, sin = table.to(x.dtype)
     a, b = x.chunk(2, dim=-1)
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
@@ -105,27 +111,8 @@ class Linear(nn.Linear):
     def __init__(self, d_in: int, d_out: int) -> None:
         super().__init__(d_in, d_out, bias=False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(..., d_in) -> (..., d_out)."""
-        return multiply(x, self.weight)
-
     def reset_parameters(self) -> None:
         """Leave the weight unset."""
-
-
-def multiply(x: Tensor, weight: Tensor) -> Tensor:
-    """X (..., K) times weight (N, K) transposed.
-
-    One row through a matrix, which is what decoding does, runs on one core of a CPU; the same
-    product in slabs of rows runs on all of them and takes two thirds of the time.
-    """
-    if x.numel() > x.shape[-1] or weight.numel() < MIN_SLABBED or torch.is_grad_enabled():
-        return F.linear(x, weight)
-    slabs = torch.get_num_threads()
-    if x.device.type != "cpu" or weight.shape[0] % slabs:
-        return F.linear(x, weight)
-    row = x.reshape(1, 1, -1).expand(slabs, 1, -1)
-    return torch.bmm(row, weight.unflatten(0, (slabs, -1)).mT).view(*x.shape[:-1], -1)
 
 
 class Embedding(nn.Embedding):
@@ -135,34 +122,94 @@ class Embedding(nn.Embedding):
         """Leave the weight unset."""
 
 
-class Attention(nn.Module):
-    """Attention with this layer's number of heads; its weights do not depend on that number."""
+def make_norm(config: ModelConfig) -> nn.RMSNorm | nn.LayerNorm:
+    """One weight for each channel, whichever norm the recipe names."""
+    if config.norm == "layernorm":
+        return nn.LayerNorm(config.d_model, eps=config.norm_eps, bias=False)
+    return nn.RMSNorm(config.d_model, eps=config.norm_eps)
 
-    def __init__(self, d_model: int, n_heads: int, queries_per_kv: int = 1) -> None:
+
+class Attention(nn.Module):
+    """Attention with this layer's number of heads; its weights do not depend on that number.
+
+    It stands alone as well: ``Attention(768, 12)(x)``.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        n_heads: int,
+        queries_per_kv: int = 1,
+        base_width: int | None = None,
+        rope_base: float = ROPE_BASE,
+        *,
+        unset: bool = False,
+    ) -> None:
+        """``unset`` leaves the weights to ``PrismLM.init_weights``."""
         super().__init__()
+        (self.head_dim,) = HeadSchedule((n_heads,)).head_dims(d_model)
+        if n_heads % queries_per_kv:
+            raise ScheduleError(f"queries_per_kv = {queries_per_kv}: does not divide {n_heads=}")
         self.n_heads = n_heads
+        self.base_width = base_width
+        self.rope_base = rope_base
         self.n_kv_heads = n_heads // queries_per_kv
         self.qkv = Linear(d_model, d_model + 2 * (d_model // queries_per_kv))
         self.out = Linear(d_model, d_model)
+        if not unset:
+            self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw both matrices as torch draws those of any linear layer."""
+        for matrix in (self.qkv, self.out):
+            nn.Linear.reset_parameters(matrix)
+
+    def extra_repr(self) -> str:
+        """What ``print`` says of it."""
+        shared = f", {self.n_kv_heads} of keys and values"
+        own = self.n_kv_heads == self.n_heads
+        return f"{self.n_heads} heads of {self.head_dim}{'' if own else shared}"
 
     def forward(
-        self, x: Tensor, table: Tensor, attend: Attend, remember: Remember | None = None
+        self,
+        x: Tensor,
+        table: Tensor | None = None,
+        attend: Attend = causal_attention,
+        remember: Remember | None = None,
     ) -> Tensor:
-        """(B, T, D) -> (B, T, D); ``table`` is the rotary table of this layer's head width."""
+        """(B, T, D) -> (B, T, D); ``table`` is the rotary table of this layer's head width.
+
+        Left out, positions count from 0: behind a cache give ``rotary_table(positions)``.
+        """
+        if table is None:
+            table = self.rotary_table(torch.arange(x.shape[1], device=x.device))
         q, k, v = self.project(x, table)
         if remember is not None:
             k, v = remember(k, v)
         y = attend(q, k, v)
         return self.out(y.transpose(1, 2).flatten(-2))  # (B, H, T, K) -> (B, T, D)
 
+    def rotary_table(self, positions: Tensor) -> Tensor:
+        """The table of this layer's head width, at positions (T,) or (B, T)."""
+        frequencies = pair_frequencies(self.head_dim, self.rope_base, positions.device)
+        return rotary_tables(positions, {self.head_dim: frequencies})[self.head_dim]
+
     def project(self, x: Tensor, table: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Rotated queries (B, H, T, K), rotated keys and plain values (B, G, T, K)."""
         n_qk = self.n_heads + self.n_kv_heads
-        heads = self.qkv(x).unflatten(-1, (n_qk + self.n_kv_heads, -1)).transpose(1, 2)
-        qk, v = heads.split((n_qk, self.n_kv_heads), dim=1)
-        q, k = rotate(qk, table).split((self.n_heads, self.n_kv_heads), dim=1)
+        heads = self.qkv(x).unflatten(-1, (n_qk + self.n_kv_heads, -1))  # (B, T, heads, K)
+        qk, v = heads.split((n_qk, self.n_kv_heads), dim=2)
+        # Turned as it lies in memory; heads come first only as a view. Attention's backward pass
+        # then writes gradients in the layout that this one reads, without a copy between them.
+        by_head = table[:, None] if table.dim() == 3 else table  # (2, [B,] H or 1, T, K / 2)
+        turned = rotate(qk, by_head.transpose(-3, -2))
+        q, k = turned.transpose(1, 2).split((self.n_heads, self.n_kv_heads), dim=1)
+        if self.base_width is not None:
+            # Adam moves every channel of a head in step, so the logit of a head K wide moves as
+            # K / sqrt(K) under attention's own scale. This leaves sqrt(base width) for all.
+            q = q * (self.base_width / q.shape[-1]) ** 0.5
         # A copy of v: a view would keep all of qkv in memory for the backward pass.
-        return q, k, v.contiguous()
+        return q, k, v.contiguous().transpose(1, 2)
 
 
 class SwiGLU(nn.Module):
@@ -184,9 +231,12 @@ class Layer(nn.Module):
 
     def __init__(self, config: ModelConfig, n_heads: int) -> None:
         super().__init__()
-        self.attention_norm = nn.RMSNorm(config.d_model, eps=config.norm_eps)
-        self.attention = Attention(config.d_model, n_heads, config.queries_per_kv)
-        self.mlp_norm = nn.RMSNorm(config.d_model, eps=config.norm_eps)
+        base_width = config.base_width if config.attention_scale == "base" else None
+        self.attention_norm = make_norm(config)
+        self.attention = Attention(
+            config.d_model, n_heads, config.queries_per_kv, base_width, config.rope_base, unset=True
+        )
+        self.mlp_norm = make_norm(config)
         self.mlp = SwiGLU(config.d_model, config.d_ff)
 
     def forward(
@@ -205,10 +255,18 @@ class PrismLM(nn.Module):
         self.config = config
         self.head_dims = config.schedule.head_dims(config.d_model)
         self.activation_checkpointing = False
+        self.training_loss: Loss = chunked_loss  # a GPU has a faster one: training/device.py
         self.embedding = Embedding(config.vocab_rows, config.d_model)
         self.layers = nn.ModuleList(Layer(config, n_heads) for n_heads in config.schedule.heads)
-        self.norm = nn.RMSNorm(config.d_model, eps=config.norm_eps)
+        self.norm = make_norm(config)
+        # The last to be made and so to be drawn: all other weights are those of the tied model.
+        self.lm_head = None if config.tied_embeddings else Linear(config.d_model, config.vocab_rows)
         self.init_weights(seed)
+
+    def extra_repr(self) -> str:
+        """The first line of ``print(model)``; each layer then says its heads and their width."""
+        size = sum(weight.numel() for weight in self.parameters())
+        return f"{self.config.schedule} heads, {size / 1e6:.2f}M parameters"
 
     def forward(
         self,
@@ -231,11 +289,17 @@ class PrismLM(nn.Module):
             return self.logits(x)
         if tokens.shape != targets.shape:
             raise ValueError(f"tokens {tuple(tokens.shape)} and targets {tuple(targets.shape)}")
-        return chunked_loss(x.flatten(0, 1), self.embedding.weight, targets.flatten())
+        loss = self.training_loss if self.training else chunked_loss
+        return loss(x.flatten(0, 1), self.scoring, targets.flatten())
 
     def logits(self, x: Tensor) -> Tensor:
         """Scores of every token (..., V) from the last hidden states (..., D)."""
-        return multiply(x, self.embedding.weight)
+        return F.linear(x, self.scoring)
+
+    @property
+    def scoring(self) -> Tensor:
+        """The matrix (V, D) that scores tokens: the embedding, unless the model has another."""
+        return self.embedding.weight if self.lm_head is None else self.lm_head.weight
 
     def hidden(
         self,
@@ -264,11 +328,10 @@ class PrismLM(nn.Module):
 
     def rotary_tables(self, positions: Tensor) -> dict[int, Tensor]:
         """One table per distinct head width, shared by the layers of that width."""
-        config = self.config
-        period = config.d_model // config.h_base if config.rope_frequencies == "tiled" else None
+        heads = dict(zip(self.head_dims, self.config.schedule.heads, strict=True))
         frequencies = {
-            width: rotary_frequencies(width, config.rope_base, period, positions.device)
-            for width in set(self.head_dims)
+            width: rotary_frequencies(self.config, n_heads, positions.device)
+            for width, n_heads in heads.items()
         }
         return rotary_tables(positions, frequencies)
 
@@ -276,7 +339,7 @@ class PrismLM(nn.Module):
     def init_weights(self, seed: int) -> None:
         """Fill every weight; the same seed gives the same bits for every schedule and device.
 
-        embedding, qkv, gate_up   normal, init_std
+        embedding, qkv, gate_up   normal, init_std; also lm_head, where there is one
         out, down                 normal, init_std / sqrt(2 n_layers): they add to the stream
         norms                     one
         """
@@ -293,16 +356,6 @@ class PrismLM(nn.Module):
                 weight.copy_(torch.randn(weight.shape, generator=draw) * scale)
 
 
-def fingerprint(model: nn.Module) -> str:
-    """sha256 of every weight, by name: equal for models that start alike."""
-    digest = hashlib.sha256()
-    for name, weight in sorted(model.named_parameters()):
-        digest.update(f"{name} {tuple(weight.shape)} {weight.dtype}\n".encode())
-        raw = weight.detach().cpu().contiguous().flatten().view(torch.uint8)
-        digest.update(raw.numpy().data)
-    return digest.hexdigest()
-
-
 def remember_in(cache: Cache | None, layer: int) -> Remember | None:
     """How a layer keeps its keys and values, if there is a cache to keep them in."""
     return None if cache is None else lambda k, v: cache.update(k, v, layer)
@@ -311,10 +364,15 @@ def remember_in(cache: Cache | None, layer: int) -> Remember | None:
 def chunked_loss(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
     """Mean cross entropy of targets (N,) under hidden states x (N, D), never holding all logits."""
     device = x.device.type
+    if device != "cpu":
+        return recomputed_loss(x, weight, targets)
     if torch.is_autocast_enabled(device):  # autocast does not know this function
         dtype = torch.get_autocast_dtype(device)
         x, weight = x.to(dtype), weight.to(dtype)
-    options = _loss_options(device)
+    # Torch's automatic choice of chunks is four times slower on a CPU.
+    options = LinearCrossEntropyOptions(
+        batch_chunk_size=512, chunking_method=None, acc_policy="compact"
+    )
     if x.dtype in (torch.float32, torch.float64):
         return F.linear_cross_entropy(x, weight, targets, options=options)
     # A mean of bfloat16 losses is rounded to 1/64 near 3, more than the effect we measure: take
@@ -323,10 +381,20 @@ def chunked_loss(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
     return losses.float().sum() / (targets != IGNORED).sum()
 
 
-def _loss_options(device: str) -> LinearCrossEntropyOptions:
-    """Chunks of the vocabulary product; torch's automatic choice is four times slower on a CPU."""
-    if device == "cpu":
-        return LinearCrossEntropyOptions(
-            batch_chunk_size=512, chunking_method=None, acc_policy="compact"
-        )
-    return LinearCrossEntropyOptions()
+def recomputed_loss(x: Tensor, weight: Tensor, targets: Tensor, rows: int = 2048) -> Tensor:
+    """The same in chunks on any device; the backward pass computes their logits again.
+
+    torch's own chunks add up the weight's gradient in bfloat16: 1.5 % off after 128 of them. Here
+    each casts the weight anew, so that autograd adds up what comes back through casts, in float32.
+    """
+    device = x.device.type
+    mixed = torch.is_autocast_enabled(device)
+    dtype = torch.get_autocast_dtype(device) if mixed else x.dtype
+
+    def chunk_loss(x: Tensor, targets: Tensor) -> Tensor:
+        logits = F.linear(x, weight.to(dtype)).to(torch.promote_types(dtype, torch.float32))
+        return F.cross_entropy(logits, targets, reduction="sum")
+
+    chunks = zip(x.to(dtype).split(rows), targets.split(rows), strict=True)
+    losses = [checkpoint(chunk_loss, *each, use_reentrant=False) for each in chunks]
+    return torch.stack(losses).sum() / (targets != IGNORED).sum()

@@ -1,6 +1,7 @@
 """Recipes: everything that defines one run, typed and frozen, and the numbers it implies.
 
-Its sections are ``model``, ``data``, ``train``, ``optim`` and ``run``; ``recipe_file.py`` reads it.
+Its sections are ``model``, ``data``, ``train``, ``optim`` and ``run``; ``recipes/files.py`` reads
+them from TOML.
 """
 
 from __future__ import annotations
@@ -19,15 +20,20 @@ from pydantic import (
     model_validator,
 )
 
-from prism_transformer.design import resolve
 from prism_transformer.schedule import HeadSchedule, ScheduleError, head_counts
+from prism_transformer.schedules.paper import resolve
 
 VOCAB_MULTIPLE = 128
+MLP_MULTIPLE = 16
+ROPE_BASE = 10_000.0
 
-RopeFrequencies = Literal["per-width", "tiled"]
+RopeFrequencies = Literal["per-width", "tiled", "split"]
+AttentionScale = Literal["per-width", "base"]
+Norm = Literal["rmsnorm", "layernorm"]
 Precision = Literal["auto", "bf16", "fp32", "fp64"]
 Compile = Literal["auto", "on", "off"]
-Distribution = Literal["ddp", "fully_shard"]
+Distribution = Literal["ddp", "fully_shard", "hybrid_shard"]
+RateSchedule = Literal["cosine", "constant", "wsd"]
 Tracker = Literal["tensorboard", "wandb", "trackio"]
 
 
@@ -48,25 +54,37 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
+def swiglu_width(d_model: int) -> int:
+    """8/3 of the model's width, as many parameters as a plain MLP of 4, rounded up to tiles."""
+    return -(-8 * d_model // (3 * MLP_MULTIPLE)) * MLP_MULTIPLE
+
+
 class ModelConfig(Section):
     """The architecture. The schedule is the only field in which Prism and its twin differ."""
 
     schedule: Schedule
     """heads per layer, first layer first; the number of layers is its length"""
     d_model: PositiveInt
-    h_base: PositiveInt
-    """head count of the uniform twin"""
-    d_ff: PositiveInt
-    """inner width of SwiGLU"""
+    h_base: PositiveInt = Field(default_factory=lambda known: max(known["schedule"]))
+    """head count of the uniform twin; left out, the largest of the schedule"""
+    d_ff: PositiveInt = Field(default_factory=lambda known: swiglu_width(known["d_model"]))
+    """inner width of SwiGLU; left out, 8/3 of ``d_model`` in whole multiples of 16"""
     vocab_size: PositiveInt = 50257
     """tokens of the tokenizer"""
     seq_len: PositiveInt = 1024
     """context in tokens"""
     queries_per_kv: PositiveInt = 1
     """queries that share one key-value head: 1 is multi-head, more is grouped-query attention"""
-    rope_base: PositiveFloat = 10_000.0
+    tied_embeddings: bool = True
+    """one matrix embeds tokens and scores them; ``false`` gives the scores a matrix of their own"""
+    rope_base: PositiveFloat = ROPE_BASE
     rope_frequencies: RopeFrequencies = "per-width"
-    """``tiled`` repeats the base width's frequencies across a wide head: a control"""
+    """controls: ``tiled`` repeats the base width's frequencies across a wide head, ``split`` shares
+    a wide head's out among narrow ones"""
+    attention_scale: AttentionScale = "per-width"
+    """``base``, a control: logits of every width move as fast as those of the base width"""
+    norm: Norm = "rmsnorm"
+    """``layernorm`` is the other reading of the paper, without biases like everything else"""
     norm_eps: PositiveFloat = 1e-5
     init_std: PositiveFloat = 0.02
 
@@ -91,13 +109,16 @@ class ModelConfig(Section):
 
     @property
     def n_layers(self) -> int:
-        """Depth: one entry of the schedule per layer."""
         return len(self.schedule)
 
     @property
     def head_dims(self) -> tuple[int, ...]:
-        """Width of one head in each layer."""
         return self.schedule.head_dims(self.d_model)
+
+    @property
+    def base_width(self) -> int:
+        """Head width of the uniform twin."""
+        return self.d_model // self.h_base
 
     @property
     def d_kv(self) -> int:
@@ -132,31 +153,46 @@ class TrainConfig(Section):
     micro_batch: PositiveInt
     """sequences per device and pass; gradient accumulation is derived"""
     precision: Precision = "auto"
-    """``bf16`` is mixed: float32 weights and optimizer, bfloat16 matmuls; ``auto`` is that on CUDA
-    and float32 elsewhere; ``fp64`` is for checks"""
+    """``bf16`` is mixed: float32 weights and optimizer, bfloat16 matmuls; ``auto`` is that on GPUs
+    with units for it and float32 elsewhere; ``fp64`` is for checks"""
     compile: Compile = "auto"
     """compile the layers; ``auto`` where it pays"""
     distribution: Distribution = "ddp"
-    """``fully_shard`` splits weights and optimizer over devices, for models that outgrow one"""
+    """``fully_shard`` splits weights and optimizer over devices, for models that outgrow one;
+    ``hybrid_shard`` within each machine only, with a copy on every machine"""
     activation_checkpointing: bool = False
     """recompute each layer in the backward pass: less memory, a third more time"""
     seed: Seed = 0
 
 
 class OptimConfig(Section):
-    """AdamW under a cosine with linear warmup."""
+    """AdamW, and its learning rate over the run: linear warmup, then one of three schedules."""
 
     lr: PositiveFloat
+    lr_schedule: RateSchedule = "cosine"
+    """after warmup: a ``cosine`` to the end; ``constant``; or ``wsd`` (warmup, stable, decay):
+    constant, then a straight line down over the last tokens"""
     min_lr_fraction: Fraction = 0.1
-    """where the cosine ends, as a share of ``lr``"""
+    """where the cosine or the decay ends, as a share of ``lr``"""
     warmup_fraction: Fraction = 0.025
     """share of the training tokens"""
+    decay_fraction: Fraction = 0.2
+    """share of the training tokens, the last ones; of ``wsd`` only"""
     beta1: Fraction = 0.9
     beta2: Fraction = 0.95
     eps: PositiveFloat = 1e-8
     weight_decay: NonNegativeFloat = 0.1
     """on matrices only"""
     grad_clip: PositiveFloat = 1.0
+
+    @model_validator(mode="after")
+    def _shares_fit(self) -> Self:
+        if self.lr_schedule == "wsd" and self.warmup_fraction + self.decay_fraction > 1:
+            raise ValueError(
+                f"warmup_fraction = {self.warmup_fraction} and decay_fraction = "
+                f"{self.decay_fraction} are more than the whole run; lower one"
+            )
+        return self
 
 
 class RunConfig(Section):
@@ -168,10 +204,18 @@ class RunConfig(Section):
     """steps"""
     keep_checkpoints: PositiveInt = 2
     """the newest so many stay"""
+    milestones: list[PositiveInt] = []
+    """steps whose checkpoint is saved, too, and stays"""
     attention_every: PositiveInt = 250
     """steps between looks at each layer's largest attention logit"""
     trackers: list[Tracker] = []
     """where else to send metrics; none is needed"""
+    project: str = "prism-transformer"
+    """of wandb and trackio"""
+    entity: str = ""
+    """team or user of wandb; your own when left out"""
+    group: str = ""
+    """of runs that belong together, in wandb and trackio"""
 
 
 class Recipe(Section):
@@ -185,22 +229,19 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _batches_fit(self) -> Self:
-        step = self.train.batch_tokens
-        if step % self._pass_tokens:
+        train, seq_len, val_tokens = self.train, self.model.seq_len, self.data.val_tokens
+        step = f"train.batch_tokens = {train.batch_tokens}"
+        if train.batch_tokens % self._pass_tokens:
             raise ValueError(
-                f"train.batch_tokens = {step} is not a multiple of train.micro_batch x "
-                f"model.seq_len = {self.train.micro_batch} x {self.model.seq_len}; change one of "
-                "the three"
+                f"{step} is not a multiple of train.micro_batch x model.seq_len = "
+                f"{train.micro_batch} x {seq_len}; change one of the three"
             )
-        if self.train.tokens < step:
+        if train.tokens < train.batch_tokens:
+            raise ValueError(f"train.tokens = {train.tokens} is less than {step}, one step")
+        if val_tokens % seq_len:
             raise ValueError(
-                f"train.tokens = {self.train.tokens} is less than train.batch_tokens = {step}, "
-                "one step"
-            )
-        if self.data.val_tokens % self.model.seq_len:
-            raise ValueError(
-                f"data.val_tokens = {self.data.val_tokens} is not a multiple of model.seq_len = "
-                f"{self.model.seq_len}; validation scores whole windows"
+                f"data.val_tokens = {val_tokens} is not a multiple of model.seq_len = {seq_len}; "
+                "validation scores whole windows"
             )
         return self
 
@@ -211,8 +252,14 @@ class Recipe(Section):
 
     @property
     def warmup_steps(self) -> int:
-        """Steps of linear warmup."""
         return round(self.optim.warmup_fraction * self.n_steps)
+
+    @property
+    def stable_until(self) -> int:
+        """The step at which the decay of ``wsd`` begins: the last one at the full rate."""
+        return max(
+            self.warmup_steps, self.n_steps - round(self.optim.decay_fraction * self.n_steps)
+        )
 
     def accumulation(self, n_devices: int) -> int | None:
         """Passes per optimizer step on each device; None where the batch does not split evenly."""

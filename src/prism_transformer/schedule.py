@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, islice
+from typing import overload
 
-from prism_transformer.errors import InputError
+from prism_transformer.core.errors import InputError
 
 # Beyond these a number is a typo, and expanding it would only waste memory.
 MAX_LAYERS = 1024
 MAX_HEADS = 65_536
 MAX_D_MODEL = 1_048_576
+
+MARGIN = 13  # columns left of the staircase: "   12 heads |"
 
 NOTATION = "write heads x layers, as in '3x2 6x2 8x2 12x6', or one count per layer, as in '3,3,6,6'"
 
@@ -49,7 +52,9 @@ class HeadSchedule:
     def __post_init__(self) -> None:
         if isinstance(self.heads, str):
             raise ScheduleError(f"{self.heads!r} is text: read it with HeadSchedule.parse")
-        heads = tuple(_head_count(n, layer) for layer, n in enumerate(self.heads))
+        # No further than what is refused anyway: somebody may give a range of a billion.
+        some = islice(self.heads, MAX_LAYERS + 1)
+        heads = tuple(_head_count(n, layer) for layer, n in enumerate(some))
         if not heads:
             raise ScheduleError(f"the schedule is empty; {NOTATION}")
         _check_depth(len(heads))
@@ -58,8 +63,10 @@ class HeadSchedule:
     @classmethod
     def parse(cls, source: str | Iterable[int]) -> HeadSchedule:
         """Read ``3x2 12x10``, ``3,3,12,12``, ``[3, 3, 12, 12]``, or a sequence of counts."""
+        if not isinstance(source, Iterable) or isinstance(source, bytes):
+            raise ScheduleError(f"{source!r} is not a schedule; {NOTATION}")
         if not isinstance(source, str):
-            return cls(_counts(source))
+            return cls(tuple(islice(source, MAX_LAYERS + 1)))
         heads: list[int] = []
         for item in _items(source):
             n_heads, n_layers = _read_item(item, layer=len(heads))
@@ -79,6 +86,17 @@ class HeadSchedule:
     def __len__(self) -> int:
         return len(self.heads)
 
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.heads)
+
+    @overload
+    def __getitem__(self, layer: int) -> int: ...
+    @overload
+    def __getitem__(self, layer: slice) -> tuple[int, ...]: ...
+    def __getitem__(self, layer: int | slice) -> int | tuple[int, ...]:
+        """Heads of a layer, or of several."""
+        return self.heads[layer]
+
     @property
     def phases(self) -> tuple[Phase, ...]:
         """The schedule as runs of equal layers."""
@@ -90,12 +108,30 @@ class HeadSchedule:
 
     @property
     def mean_heads(self) -> float:
-        """Head count averaged over the layers."""
         return sum(self.heads) / len(self.heads)
 
     def head_dims(self, d_model: int) -> tuple[int, ...]:
         """Width of one head in each layer; refuses a layer that cannot split ``d_model``."""
         return tuple(head_dim(n, layer, d_model) for layer, n in enumerate(self.heads))
+
+    def staircase(self, columns: int = 80, block: str = "█") -> str:
+        """The schedule as a picture: a step per head count, a column or two per layer."""
+        room = max(columns - MARGIN, 8)
+        per_column = -(-len(self) // room)  # layers that share one column of a deep model
+        cell = 2 if per_column == 1 and 2 * len(self) <= room else 1
+        heads = self.heads[::per_column]
+        lines = []
+        for level in sorted(set(heads), reverse=True):
+            row = "".join((block if n >= level else " ") * cell for n in heads)
+            lines.append(f"{level:>5} head{'s' if level > 1 else ' '} |{row.rstrip()}")
+        last = str(len(self) - 1)
+        axis = f"0{last:>{max(len(heads) * cell - 1, len(last) + 1)}}"
+        shared = "" if per_column == 1 else f"\n{'':{MARGIN}}{per_column} layers a column"
+        return "\n".join([*lines, f"{'layer':>{MARGIN - 2}}  {axis}{shared}"])
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows; lines stand close, so that the blocks of a step touch."""
+        return f'<pre style="line-height: 1.1">{self}\n\n{self.staircase()}</pre>'
 
     def expect_layers(self, n_layers: int) -> None:
         """Refuse a model of another depth."""
@@ -164,12 +200,6 @@ def check_d_model(d_model: int) -> None:
     """Refuse a model width that no model has."""
     if not isinstance(d_model, int) or not 2 <= d_model <= MAX_D_MODEL:
         raise ScheduleError(f"d_model={d_model} is not a whole number from 2 to {MAX_D_MODEL}")
-
-
-def _counts(source: Iterable[int]) -> tuple[int, ...]:
-    if not isinstance(source, Iterable) or isinstance(source, bytes):
-        raise ScheduleError(f"{source!r} is not a schedule; {NOTATION}")
-    return tuple(source)
 
 
 def _items(text: str) -> list[str]:

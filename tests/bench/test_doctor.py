@@ -8,6 +8,7 @@ import pytest
 
 from prism_transformer.bench import doctor
 from prism_transformer.bench.doctor import Diagnosis, diagnose, doctor_settings
+from prism_transformer.training.device import Settings
 from tests.conftest import Prism
 
 
@@ -26,19 +27,19 @@ def test_every_check_runs_on_this_machine(prism: Prism) -> None:
 
 def test_quick_checks() -> None:
     settings = doctor_settings("cpu")
-    assert doctor.software().ok
+    assert doctor.software(settings).ok
     assert "flash_attention" in doctor.attention(settings).found
     assert doctor.backends(settings).ok
-    assert "tokens/s" in doctor.loader().found
-    assert "MB/s" in doctor.tokenizer().found
+    assert "tokens/s" in doctor.loader(settings).found
+    assert "MB/s" in doctor.tokenizer(settings).found
 
 
 def test_a_check_that_breaks_is_a_finding() -> None:
-    def broken() -> Diagnosis:
+    def broken(_settings: Settings) -> Diagnosis:
         raise RuntimeError("CUDA error: unspecified launch failure\nmore lines")
 
-    found = diagnose("attention", broken)
-    assert not found.ok
+    found = diagnose(broken, doctor_settings("cpu"))
+    assert (found.check, found.ok) == ("broken", False)
     assert found.found == "CUDA error: unspecified launch failure"
     assert found.remedy
 

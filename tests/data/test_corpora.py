@@ -9,8 +9,8 @@ import pytest
 import zstandard
 from pyarrow import parquet
 
-from prism_transformer.data.corpora import Corpus, Document, open_corpus
-from prism_transformer.errors import InputError
+from prism_transformer.core.errors import InputError
+from prism_transformer.data.corpora import Corpus, Document, open_corpus, other_files
 
 TEXTS = [f"document {n}\nwith 'quotes' and \u6771\u4eac {'x' * n}" for n in range(30)]
 
@@ -91,15 +91,13 @@ def test_fingerprints_follow_the_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "problem"),
     [
-        ("a.jsonl", b'{"text": "x"}\n{"txt": "y"}\n', r"a\.jsonl: line 2: is no JSON object"),
+        ("a.jsonl", b'{"text": "x"}\n{"txt": "y"}\n', r"a\.jsonl: line 2: has no field 'text'"),
         ("a.jsonl", b'{"text": "x"}\n\n{broken\n', r"a\.jsonl: line 3"),
-        ("a.jsonl", b'{"text": 5}\n', "line 1"),
-        ("a.jsonl", b'["text"]\n', "line 1"),
         ("a.jsonl.gz", b"no gzip at all", r"a\.jsonl\.gz: broken gzip"),
         ("a.jsonl.gz", gzip.compress(jsonl(TEXTS))[:-40], r"a\.jsonl\.gz: broken gzip"),
         ("a.jsonl.zst", b"no zstd at all", r"a\.jsonl\.zst: broken zstd"),
         ("a.parquet", b"no parquet at all", r"a\.parquet: broken parquet"),
-        ("a.txt", b"\xff\xfe", r"a\.txt: not UTF-8 text at byte 0"),
+        ("a.txt", b"ab\xff", r"a\.txt: not UTF-8 text at byte 2"),
         ("a.docx", b"", r"a\.docx: unknown kind of file"),
     ],
 )
@@ -111,16 +109,60 @@ def test_broken_sources_are_named(tmp_path: Path, name: str, content: bytes, pro
 
 def test_a_parquet_file_without_the_column_is_named(tmp_path: Path) -> None:
     parquet.write_table(pyarrow.table({"body": ["x"]}), tmp_path / "a.parquet")
-    with pytest.raises(InputError, match=r"a\.parquet: has no column 'text'; \['body'\]"):
+    with pytest.raises(
+        InputError, match=r"a\.parquet: has no column 'text'; --text-key names one of: body"
+    ):
         list(open_corpus(str(tmp_path / "a.parquet")).documents())
     corpus = open_corpus(str(tmp_path / "a.parquet"), text_key="body")
     assert [document.text for document in corpus.documents()] == ["x"]
 
 
 def test_a_glob_that_matches_nothing_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="matches no file"):
+    with pytest.raises(InputError, match=r"matches no file and no folder$"):
         open_corpus(str(tmp_path / "*.jsonl"))
+    (tmp_path / "notes.md").touch()
+    with pytest.raises(InputError, match=r"has no .*\.parquet file; it has 1 \.md$"):
+        open_corpus(str(tmp_path))
     with pytest.raises(InputError, match="hf:HuggingFaceFW/fineweb"):
         open_corpus("HuggingFaceFW/fineweb")
     with pytest.raises(InputError, match="cannot be streamed"):
         list(open_corpus(f"hf:{tmp_path / 'nowhere'}").documents())
+
+
+def test_a_folder_and_several_paths_are_read_like_a_pattern(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    pattern = make(folder, "txt")
+    expected = [document.text for document in open_corpus(pattern).documents()]
+    assert [document.text for document in open_corpus(str(folder)).documents()] == expected
+    expanded = sorted(str(file) for file in folder.iterdir())  # as a shell does it
+    several = open_corpus(expanded)
+    assert [document.text for document in several.documents()] == expected
+    assert several.name == f"{folder}/*.txt"
+    some = open_corpus(expanded[3:5])
+    assert [document.text for document in some.documents()] == expected[3:5]
+    again = open_corpus(some.name)  # as a recipe keeps it
+    assert list(again.documents()) == list(some.documents())
+
+
+def test_a_folder_is_read_to_its_depth_and_for_what_is_text(tmp_path: Path) -> None:
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    (tmp_path / ".cache").mkdir()
+    (tmp_path / "deep" / "er" / "A.TXT").write_text("one", "utf-8")
+    (tmp_path / "deep" / "B.JsonL").write_bytes(jsonl(["two"]))
+    for name in (".cache/c.txt", ".d.txt", "deep/picture.png", "LICENSE"):
+        (tmp_path / name).write_bytes(b"no text to train on")
+    corpus = open_corpus(str(tmp_path))
+    assert [document.text for document in corpus.documents()] == ["two", "one"]
+    assert other_files(tmp_path) == "1 without an ending, 1 .png"
+
+
+def test_bad_records_come_without_text_where_they_may(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_bytes(b'{"text": "x"}\n{"txt": "y"}\n{"text": "z"}\n')
+    with pytest.raises(InputError, match="to go on without such records: --skip-bad"):
+        list(open_corpus(str(file)).documents())
+    one, two, three = open_corpus(str(file), skip_bad=True).documents()
+    assert (one.text, one.problem, three.text) == ("x", None, "z")
+    assert two.position == (0, 1)
+    assert two.text == ""
+    assert str(two.problem) == f"{file}: line 2: has no field 'text'; --text-key names one of: txt"

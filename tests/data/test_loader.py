@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+import os
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from prism_transformer.core.errors import InputError
 from prism_transformer.data.loader import Windows, open_windows, permuted, prefetched
+from prism_transformer.data.prepare import Preparation, prepare, verify_shards
 from prism_transformer.data.shards import UINT16, ShardError, ShardWriter
-from prism_transformer.errors import InputError
 from tests.conftest import Prism
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "corpus"
@@ -141,8 +144,21 @@ def test_sound_shards_are_hashed_once(
 
     prism_inside("prepare", "sotu", "--out", "out", "--tokenizer", "bytes")
     open_windows(tmp_path / "out", "train", 64, 257).batch(0, 0, 1)
+    open_windows(tmp_path / "out", "val", 64, 257).check()
     monkeypatch.setattr(loader, "file_sha256", lambda file: pytest.fail(f"hashed {file} again"))
+    monkeypatch.setattr(loader, "check_tokens", lambda *_: pytest.fail("scanned again"))
     open_windows(tmp_path / "out", "train", 64, 257).batch(0, 0, 1)
+    open_windows(tmp_path / "out", "val", 64, 257).check()
+
+
+def test_another_vocabulary_is_another_check(tmp_path: Path) -> None:
+    files = write_shards(tmp_path, [200, 300], vocab=500)
+    Windows(files, 10, 500).check()
+    with pytest.raises(ShardError, match="beyond the vocabulary of 100"):
+        Windows(files, 10, 100).check()
+    trusting = Windows(files, 10, 100)
+    trusting.trust()
+    assert len(trusting.batch(0, 0, 3)) == 3
 
 
 @pytest.mark.skipif(not REAL.exists(), reason="no real llm.c shards beside this checkout")
@@ -182,3 +198,55 @@ def test_prefetching_changes_nothing() -> None:
     assert next(items) == 1
     with pytest.raises(ValueError, match="broken"):
         next(items)
+
+
+def test_rot_that_kept_its_time_stamp_is_found(tmp_path: Path) -> None:
+    corpus = tmp_path / "text.txt"
+    corpus.write_text("a few words, again and again. " * 400, "utf-8")
+    (tmp_path / "more.txt").write_text("other words. " * 900, "utf-8")
+    order = Preparation(str(tmp_path / "*.txt"), "bytes", tmp_path / "data", 500)
+    shard = prepare(order).manifest.of("train")[0]
+    assert shard.blocks is not None
+    windows = open_windows(tmp_path / "data", "train", 16, 257)
+    windows.read([0])  # hashed in full, and remembered
+    file = tmp_path / "data" / shard.file
+    stamp, content = file.stat(), file.read_bytes()
+    file.write_bytes(content[:-3] + bytes([content[-3] ^ 1]) + content[-2:])
+    os.utime(file, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    with pytest.raises(ShardError, match=r"it differs from byte 0 on; .* --verify"):
+        open_windows(tmp_path / "data", "train", 16, 257)
+    with pytest.raises(InputError, match="sha256 differs from byte 0 on"):
+        verify_shards(tmp_path / "data")
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", "3", "{", '{"train_000000.bin": 5}'])
+def test_a_memory_that_is_damaged_is_made_anew(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.txt").write_text("a few words. " * 400, "utf-8")
+    (tmp_path / "b.txt").write_text("other words. " * 400, "utf-8")
+    prepare(Preparation(str(tmp_path / "*.txt"), "bytes", tmp_path / "data", 500))
+    (tmp_path / "data" / "verified.json").write_text(text, "utf-8")
+    open_windows(tmp_path / "data", "train", 16, 257).read([0])
+    assert "sha256" not in text
+    known = json.loads((tmp_path / "data" / "verified.json").read_text("utf-8"))
+    assert known["train_000000.bin"][-1] == 257  # the vocabulary it was checked for
+
+
+def test_an_older_manifest_without_blocks_still_works_and_a_path_is_no_shard(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "a.txt").write_text("a few words. " * 400, "utf-8")
+    (tmp_path / "b.txt").write_text("other words. " * 400, "utf-8")
+    folder = tmp_path / "data"
+    prepare(Preparation(str(tmp_path / "*.txt"), "bytes", folder, 500))
+    file = folder / "manifest.json"
+    facts = json.loads(file.read_text("utf-8"))
+    facts.pop("sha256_of_the_rest")
+    for shard in facts["shards"]:
+        shard.pop("blocks")
+    file.write_text(json.dumps(facts), "utf-8")
+    assert len(open_windows(folder, "train", 16, 257).read([0, 1])) == 2
+    assert verify_shards(folder) == 2
+    facts["shards"][1]["file"] = "../b.txt"
+    file.write_text(json.dumps(facts), "utf-8")
+    with pytest.raises(InputError, match=r"is no name of a file; a path out of its folder"):
+        open_windows(folder, "train", 16, 257)

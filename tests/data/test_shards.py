@@ -7,18 +7,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from prism_transformer.core.errors import InputError
 from prism_transformer.data.shards import (
     HEADER_BYTES,
     UINT16,
     UINT32,
+    Manifest,
+    ShardEntry,
     ShardError,
     ShardWriter,
+    Split,
     Tokens,
     Variant,
     check_tokens,
     open_shard,
+    read_manifest,
     variant_for,
 )
+from tests.older import without_sums
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "corpus"
 
@@ -99,3 +105,53 @@ def test_an_abandoned_shard_leaves_nothing(tmp_path: Path) -> None:
         writer.append(np.arange(10, dtype=np.uint32))
     writer.abandon()
     assert not list(tmp_path.iterdir())
+
+
+def manifest() -> Manifest:
+    def shard(split: Split, tokens: int) -> ShardEntry:
+        name = f"{split}_{tokens}.bin"
+        return ShardEntry(
+            file=name, split=split, tokens=tokens, documents=1, text_bytes=9, sha256="0"
+        )
+
+    return Manifest(
+        corpus="sotu",
+        corpus_fingerprint="a",
+        tokenizer="bytes",
+        tokenizer_fingerprint="b",
+        vocab_size=257,
+        end_of_text=256,
+        shard_tokens=100,
+        val_tokens=10,
+        train_tokens_wanted=None,
+        next_document=(3, 4),
+        shards=[shard("val", 11), shard("train", 100), shard("train", 20)],
+    )
+
+
+def test_a_manifest_that_is_saved_is_read(tmp_path: Path) -> None:
+    assert read_manifest(tmp_path) is None
+    manifest().save(tmp_path)
+    found = read_manifest(tmp_path)
+    assert found == manifest()
+    assert found is not None
+    assert (found.tokens("val"), found.tokens("train")) == (11, 120)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (('"vocab_size": 257', '"vocab_size": "many"'), "valid integer"),
+        (('"corpus"', '"corpse"'), "is damaged"),
+    ],
+)
+def test_a_damaged_manifest_fails(tmp_path: Path, change: tuple[str, str], reason: str) -> None:
+    manifest().save(tmp_path)
+    file = tmp_path / "manifest.json"
+    file.write_text(file.read_text("utf-8").replace(*change, 1), "utf-8")
+    with pytest.raises(InputError, match=r"manifest\.json: is damaged or was changed"):
+        read_manifest(tmp_path)
+    without_sums(file)
+    with pytest.raises(InputError, match=r"manifest\.json: is damaged: ") as found:
+        read_manifest(tmp_path)
+    assert reason in str(found.value)

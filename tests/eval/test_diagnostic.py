@@ -10,17 +10,12 @@ from collections.abc import Callable
 
 import pytest
 
-from prism_transformer.eval.diagnostic import (
-    PHENOMENA,
-    TABLES,
-    ClozeItem,
-    cloze_items,
-    minimal_pairs,
-)
+from prism_transformer.eval.diagnostic import WORDS, ClozeItem, cloze_items, minimal_pairs
 
 PAIRS = minimal_pairs()
 ITEMS = cloze_items()
-TEMPLATES = [text for groups in PHENOMENA.values() for group in groups for text in group]
+TABLES = [(table["columns"], table["rows"]) for table in WORDS["tables"]]
+TEMPLATES = [text for groups in WORDS["phenomena"].values() for group in groups for text in group]
 AGREEMENT = [
     "subject_verb_agreement",
     "agreement_across_prepositional_phrase",
@@ -60,7 +55,7 @@ def test_every_machine_gives_the_same() -> None:
     # Scores compare only over the same items: whoever edits them has to say so here.
     everything = json.dumps([PAIRS, [[x.text, x.choices, x.answer] for x in ITEMS]])
     digest = hashlib.sha256(everything.encode()).hexdigest()
-    assert digest[:16] == "321f5fa35ee39971"
+    assert digest == "321f5fa35ee39971ccb8f8d8eddba26293c73a5268204655ffc2e727c9108355"
 
 
 @pytest.mark.parametrize("name", PAIRS)
@@ -129,7 +124,7 @@ def test_distance_grows_from_one_agreement_to_the_next() -> None:
 
 
 def test_tables_hold_words_in_lower_case() -> None:
-    for header, *rows in TABLES:
+    for header, rows in TABLES:
         assert len(set(rows)) == len(rows)
         for row in rows:
             cells = row.split("/")
@@ -142,16 +137,16 @@ def slots(template: str) -> set[str]:
 
 
 def test_columns_have_names_of_their_own_and_no_table_stands_idle() -> None:
-    columns = [column for header, *_ in TABLES for column in header.split("/")]
+    columns = [column for header, _ in TABLES for column in header.split("/")]
     assert len(set(columns)) == len(columns)
     used = set().union(*map(slots, TEMPLATES))
     assert used <= set(columns)
-    assert all(used & set(header.split("/")) for header, *_ in TABLES)
+    assert all(used & set(header.split("/")) for header, _ in TABLES)
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_tables_that_meet_have_different_lengths(template: str) -> None:
-    lengths = [len(table) for table in TABLES if slots(template) & set(table[0].split("/"))]
+    lengths = [len(rows) for header, rows in TABLES if slots(template) & set(header.split("/"))]
     assert len(set(lengths)) == len(lengths)
 
 

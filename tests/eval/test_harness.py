@@ -13,17 +13,15 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from prism_transformer.core.errors import InputError
+from prism_transformer.core.progress import Advance, Begun, Event, Note
 from prism_transformer.data.tokenizer import open_tokenizer
-from prism_transformer.errors import InputError
 from prism_transformer.eval import harness
 from prism_transformer.eval.diagnostic import minimal_pairs
-from prism_transformer.eval.harness import Options, Outcome, evaluate
-from prism_transformer.eval.overlay import blimp_subtasks
-from prism_transformer.eval.subjects import find_subjects
-from prism_transformer.hf.export import export_model
-from prism_transformer.hf.tokenizer import to_hf_tokenizer
+from prism_transformer.eval.harness import Outcome, evaluate
+from prism_transformer.eval.task_data import blimp_subtasks
+from prism_transformer.hf.export import open_native, to_hf_tokenizer, write_hf
 from prism_transformer.model import IGNORED, PrismLM
-from prism_transformer.terminal import make_console
 from tests.conftest import small_config
 from tests.eval.files import (
     PLACES,
@@ -40,8 +38,9 @@ from tests.eval.files import (
 
 
 def score(model: Path, out: Path, *tasks: str, data: Path | None = None, **options: Any) -> Outcome:
-    subjects = find_subjects(str(model), None, out)
-    (outcome,) = evaluate(make_console(), subjects, tasks, data, Options(device="cpu", **options))
+    done = evaluate(model, tasks, data=data, out=out, device="cpu", **options)
+    (outcome,) = done.outcomes
+    assert done.failures == tuple(f"{name}: {why}" for name, why in outcome.failures.items())
     return outcome
 
 
@@ -263,11 +262,30 @@ def test_a_model_trained_on_good_sentences_prefers_them(tmp_path: Path) -> None:
     rows = [[words.end_of_text, *each.tolist()] for each in words.encode_batch(good)]
     longest = max(len(row) for row in rows)
     batch = torch.tensor([row + [IGNORED] * (longest - len(row)) for row in rows])
-    for _ in range(150):
+    for _ in range(225):
         model(batch[:, :-1].clamp(min=0), batch[:, 1:]).backward()
+        # As training does. Without it one bad step decides, and where depends on the machine.
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-    export_model(model, tmp_path / "hf", to_hf_tokenizer(words, SEQ_LEN))
+    write_hf(open_native(model, to_hf_tokenizer(words, SEQ_LEN)), tmp_path / "hf")
     outcome = score(tmp_path / "hf", tmp_path / "out", "diagnostic")
     metrics = outcome.results["diagnostic"]["metrics"]
     assert metrics[f"diagnostic_{phenomenon}"]["acc"] >= 0.9
+
+
+def test_what_it_tells(small_model: Path, small_data: Path, tmp_path: Path) -> None:
+    events: list[Event] = []
+    common = {"data": small_data, "out": tmp_path, "device": "cpu", "tell": events.append}
+    done = evaluate(str(small_model), ["piqa"], limit=2, **common)  # type: ignore[arg-type]
+    assert events[0] == Begun("reading the data of piqa")
+    advances = [each for each in events if isinstance(each, Advance)]
+    assert (advances[-1].done, advances[-1].total) == (4, 4)  # two answers to each of two goals
+    value = done.table.rows[0]["value"]
+    said, few = (each.line for each in events if isinstance(each, Note))
+    assert said.startswith(f"piqa: acc {value:.5g}, 2 items")
+    assert few == "piqa: 2 of the 1,838 items it is known to have"
+    events.clear()
+    again = evaluate(str(small_model), ["piqa"], limit=2, **common)  # type: ignore[arg-type]
+    assert again.table == done.table
+    assert events == [Note(f"piqa: finished before, in {tmp_path}; --force runs it again")]

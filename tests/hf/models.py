@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from prism_transformer.hf import PrismConfig, PrismForCausalLM
+from prism_transformer.hf.names import SCHEDULE
 
 RAGGED: dict[str, Any] = {"head_schedule": "1x1 2x1 3x1 4x1 6x1 12x1"}
 GROUPED: dict[str, Any] = {"head_schedule": "2x2 4x1 8x1 12x2", "queries_per_kv": 2}
@@ -73,35 +74,9 @@ def llama_twin(model: Any) -> Any:
             }
         )
     )
-    llama.load_state_dict(llama_weights(model), strict=False)
-    llama.tie_weights()
+    weights = {name: weight for name, weight in model.state_dict().items() if name != SCHEDULE}
+    llama.load_state_dict(weights)
     return llama.eval()
-
-
-def llama_weights(model: Any) -> dict[str, Tensor]:
-    config = model.config
-    kv = config.hidden_size // config.queries_per_kv
-    weights = {
-        "model.embed_tokens.weight": model.embedding.weight,
-        "model.norm.weight": model.norm.weight,
-        "lm_head.weight": model.lm_head.weight,
-    }
-    for index, layer in enumerate(model.layers):
-        prefix = f"model.layers.{index}"
-        q, k, v = layer.attention.qkv.weight.split((config.hidden_size, kv, kv))
-        gate, up = layer.mlp.gate_up.weight.chunk(2)
-        weights |= {
-            f"{prefix}.self_attn.q_proj.weight": q,
-            f"{prefix}.self_attn.k_proj.weight": k,
-            f"{prefix}.self_attn.v_proj.weight": v,
-            f"{prefix}.self_attn.o_proj.weight": layer.attention.out.weight,
-            f"{prefix}.mlp.gate_proj.weight": gate,
-            f"{prefix}.mlp.up_proj.weight": up,
-            f"{prefix}.mlp.down_proj.weight": layer.mlp.down.weight,
-            f"{prefix}.input_layernorm.weight": layer.attention_norm.weight,
-            f"{prefix}.post_attention_layernorm.weight": layer.mlp_norm.weight,
-        }
-    return {name: weight.detach().clone() for name, weight in weights.items()}
 
 
 def tokens(length: int = 12, batch: int = 2, seed: int = 0) -> Tensor:
@@ -113,6 +88,7 @@ def byte_level_tokenizer(text: str) -> Any:
     """A real byte-level BPE, trained on the spot."""
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
     end = "<|endoftext|>"
     trainer = trainers.BpeTrainer(
         vocab_size=290,

@@ -85,10 +85,10 @@ def test_peft_adapters_on_every_layer(fields: Fields, tmp_path: Path) -> None:
 
     model = prism(**fields)
     before = model(tokens()).logits
-    lora = LoraConfig(r=4, target_modules=["qkv", "out", "gate_up", "down"], task_type="CAUSAL_LM")
+    lora = LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
     adapted = get_peft_model(model, lora)
     n_layers = model.config.num_hidden_layers
-    assert sum("lora_A" in name for name, _ in adapted.named_parameters()) == 4 * n_layers
+    assert sum("lora_A" in name for name, _ in adapted.named_parameters()) == 7 * n_layers
     optimizer = torch.optim.SGD([w for w in adapted.parameters() if w.requires_grad], lr=1.0)
     adapted(tokens(), labels=tokens()).loss.backward()
     optimizer.step()
@@ -159,8 +159,8 @@ def test_inductor_compiles_the_whole_model(fields: Fields) -> None:
 def test_modules_are_reached_by_name_with_their_own_heads() -> None:
     model = prism(**RAGGED)
     heads = [
-        module.n_heads for name, module in model.named_modules() if name.endswith(".attention")
+        module.n_heads for name, module in model.named_modules() if name.endswith(".self_attn")
     ]
     assert heads == [1, 2, 3, 4, 6, 12]
-    assert model.get_submodule("layers.2.attention.qkv").weight.shape == (288, 96)
-    assert model.get_decoder() is model
+    assert model.get_submodule("model.layers.2.self_attn.q_proj").weight.shape == (96, 96)
+    assert model.get_decoder() is model.base_model is model.model

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, StaticCache
 
-from prism_transformer.sampling import generate
+from prism_transformer.models.sampling import sample
 from tests.hf.models import EACH, EACH_UNIFORM, RAGGED, llama_twin, prism, tokens
-from tests.hf.test_modeling import native_twin
+from tests.hf.test_modeling_prism import native_twin
 
 Fields = dict[str, Any]
 
@@ -45,7 +45,7 @@ def test_every_greedy_way_equals_the_native_one(fields: Fields, method: str) -> 
     model = prism(**fields, eos_token_id=None)
     prompt = tokens(length=11)
     options = METHODS[method] | {"eos_token_id": None, "min_new_tokens": None}
-    expected = generate(native_twin(model), prompt, 12, temperature=0.0)
+    expected = sample(native_twin(model), prompt, 12, temperature=0.0)
     assert torch.equal(continued(model, prompt, **options), expected)
 
 
@@ -170,7 +170,7 @@ def test_all_outputs_of_generate_equal_llamas(fields: Fields) -> None:
 def test_padding_of_the_vocabulary_is_never_generated(method: str) -> None:
     model = prism(**RAGGED, vocab_size=384, num_tokens=300)
     with torch.no_grad():
-        model.embedding.weight[300:] *= 20  # make the padding loud
+        model.get_input_embeddings().weight[300:] *= 20  # make the padding loud
     assert continued(model, tokens(), **METHODS[method]).max() < 300
     assisted = continued(
         model, tokens(batch=1), do_sample=False, assistant_model=model, max_new_tokens=20

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pandas as pd
+
+from prism_transformer.study.collected import Collected
+from prism_transformer.study.folder import StudyFolder
 from prism_transformer.study.plan import Plan, make_plan
-from prism_transformer.study.queue import Queue
-from prism_transformer.study.study import Home
-from prism_transformer.study.work import Worker
-from prism_transformer.train.run import Row
+from prism_transformer.study.worker import Worker
+
+CLOCK = ["tokens_per_second", "seconds", "memory_bytes"]
 
 STUDY = """
 base = "{base}"
@@ -42,22 +45,30 @@ def tiny_plan(folder: Path, data: Path, text: str = STUDY) -> Plan:
     return make_plan(write_study(folder, data, text))
 
 
-class Deaf:
-    """A watcher who does not listen."""
-
-    def begin(self, cell: object, until: int) -> None: ...
-
-    def stage(self, what: str) -> None: ...
-
-    def row(self, row: Row) -> None: ...
-
-    def end(self, cell: object, outcome: object) -> None: ...
-
-
-def finish_study(plan: Plan, folder: Path) -> Home:
+def finish_study(plan: Plan, folder: Path) -> StudyFolder:
     """Begin a study and do all of it in this process."""
-    home = Home(plan, folder)
-    queue = Queue(plan, folder)
-    home.begin(queue)
-    queue.work(Worker(plan, folder, Deaf(), plan.study.processes, "cpu").do)
-    return home
+    study = StudyFolder(plan, folder)
+    queue = study.queue()
+    study.begin(queue)
+    worker = Worker(plan, folder, plan.study.processes, "cpu")
+    queue.work(worker.do)
+    worker.measure()
+    return study
+
+
+def learnt(found: Collected) -> pd.DataFrame:
+    """What no clock decides."""
+    metric = found.table["metric"]
+    timed = metric.isin(CLOCK) | metric.str.startswith("inference.")
+    return found.table[~timed].reset_index(drop=True)
+
+
+HEAD = 'base = "base/micro"\nbaseline = "uniform"\nseeds = [0, 1]\n'
+ARMS = '[arms]\nuniform = "uniform:8"\nprism = "2x2 4x2 8x4"\n'
+
+
+def plan_of(folder: Path, text: str) -> Plan:
+    """The plan of a study file with this text."""
+    file = folder / "mine.toml"
+    file.write_text(text, "utf-8")
+    return make_plan(file)

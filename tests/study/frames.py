@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from prism_transformer.recipe_file import load_recipe
+from prism_transformer.recipes.files import load_recipe
 from prism_transformer.schedule import HeadSchedule
-from prism_transformer.study.table import COLUMNS, ITEM_COLUMNS, Collected
+from prism_transformer.study.collected import COLUMNS, ITEM_COLUMNS, Collected, StudyFacts
 
 ARMS = {"uniform": "8x8", "prism": "2x2 4x2 8x4"}
 TASKS = {"piqa": "acc", "wikitext": "word_perplexity"}
@@ -117,8 +117,8 @@ def looks_inside(study: Study, run: Run) -> Iterator[Number]:
         yield "loss_at_position", None, 2**power, study.loss(run) + 4 / (power + 1)
 
 
-def answers(study: Study, run: Run) -> Iterator[tuple[str, int, str, float]]:
-    """Items (task, item, metric, value): hard ones are hard for every run."""
+def answers(study: Study, run: Run) -> Iterator[tuple[str, int, str, float, str]]:
+    """Items (task, item, metric, value, cluster): hard ones are hard for every run."""
     for task, metric in study.tasks.items():
         draw = study.draw(run, task)
         chance = study.draw(("", 0, 0), task).uniform(0.2, 0.9, study.n_items)
@@ -126,21 +126,22 @@ def answers(study: Study, run: Run) -> Iterator[tuple[str, int, str, float]]:
         right = draw.random(study.n_items) < chance
         values = right if metric.startswith("acc") else -100 * study.loss(run) / (chance + 1)
         for item, value in enumerate(values):
-            yield task, item, metric, float(value)
+            yield task, item, metric, float(value), str(item)
 
 
 def scores(study: Study, run: Run) -> Iterator[Number]:
     for task, metric in study.tasks.items():
-        values = [value for name, _, _, value in answers(study, run) if name == task]
+        values = [value for name, _, _, value, _ in answers(study, run) if name == task]
         score = np.mean(values) if metric.startswith("acc") else np.exp(-np.mean(values) / 50)
         yield f"eval.{task}.{metric}", None, None, float(score)
         yield f"eval.{task}.{metric}.stderr", None, None, float(np.std(values) / len(values) ** 0.5)
         yield f"eval.{task}.{metric}.items", None, None, float(len(values))
 
 
-def facts(study: Study, runs: Sequence[Run]) -> dict[str, Any]:
+def facts(study: Study, runs: Sequence[Run]) -> StudyFacts:
+    """As ``study.json`` would say it."""
     states = [study.states.get(run, "complete") for run in runs]
-    return {
+    known = {
         "format": 1,
         "name": "drawn",
         "question": "Does the drawn effect show?",
@@ -158,11 +159,12 @@ def facts(study: Study, runs: Sequence[Run]) -> dict[str, Any]:
         ],
         "points": list(study.points),
         "seeds": list(study.seeds),
-        "recipe": load_recipe("baseline-nano").model_dump(mode="json"),
+        "recipe": load_recipe("baseline-micro").model_dump(mode="json"),
         "parameters": 2_100_000,
         "complete": set(states) <= {"complete"},
         "runs": [run_facts(run, state) for run, state in zip(runs, states, strict=True)],
     }
+    return StudyFacts.model_validate(known)
 
 
 def run_facts(run: Run, state: str) -> dict[str, Any]:

@@ -4,29 +4,25 @@ import json
 from dataclasses import replace
 from math import isnan
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
 
-from prism_transformer.errors import InputError
-from prism_transformer.study.compare import (
-    Comparison,
-    Row,
-    arm_rows,
-    compare,
-    sentence,
-)
-from prism_transformer.study.statistics import paired, seeds_needed
-from prism_transformer.study.table import (
+from prism_transformer.core.errors import InputError
+from prism_transformer.core.table import Interval
+from prism_transformer.study.collected import (
     COLUMNS,
     ITEM_COLUMNS,
     Collected,
     read_collected,
     write_collected,
 )
-from prism_transformer.terminal import row_table
+from prism_transformer.study.compare import ArmContrast, Comparison, compare
+from prism_transformer.study.contrasts import Lost
+from prism_transformer.study.sentences import sentence
 from tests.study.frames import make_collected
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -34,32 +30,37 @@ pytestmark = pytest.mark.filterwarnings("error")
 FOUR = {"uniform": "8x8", "prism": "2x2 4x2 8x4", "reversed": "8x4 4x2 2x2", "fewer": "4x8"}
 
 
-def only(comparison: Comparison) -> Row:
+def only(comparison: Comparison) -> ArmContrast:
     (row,) = comparison.rows
     return row
 
 
-def with_differences(*differences: float, comparisons: int = 1) -> Row:
-    """A row that found just these."""
-    row, found = only(compare(make_collected())), paired(differences)
-    return replace(
-        row,
-        difference=found,
-        adjusted_p=min(1, found.p * comparisons),
-        comparisons=comparisons,
-        seeds_needed=seeds_needed(found.mean, found.sd),
-    )
+def changed(collected: Collected, **facts: Any) -> Collected:
+    """The same numbers with other facts about them."""
+    return replace(collected, facts=collected.facts.model_copy(update=facts))
 
 
 def test_rates_of_two_machines_are_not_compared() -> None:
     collected = make_collected(seeds=range(4))
     assert len(only(compare(collected)).throughput.ratios) == 4  # type: ignore[union-attr]
-    collected.facts["runs"][0]["hardware"] = {"processor": "another"}
-    row = only(compare(collected))
+    first, *rest = collected.facts.runs
+    elsewhere = first.model_copy(update={"hardware": {"processor": "another"}})
+    row = only(compare(changed(collected, runs=(elsewhere, *rest))))
     assert row.throughput is not None
     rates = collected.by_seed("tokens_per_second").loc[1:]
     assert row.throughput.ratios == pytest.approx(rates["prism"] / rates["uniform"])
     assert len(row.seeds) == 4  # losses are, wherever they were trained
+
+
+def test_rates_taken_beside_other_workers_are_not_compared() -> None:
+    collected = make_collected(seeds=range(4))
+    first, *rest = collected.facts.runs
+    beside = first.model_copy(update={"sessions": (first.sessions[0] | {"workers": 2},)})
+    row = only(compare(changed(collected, runs=(beside, *rest))))
+    assert row.throughput is not None
+    rates = collected.by_seed("tokens_per_second").loc[1:]
+    assert row.throughput.ratios == pytest.approx(rates["prism"] / rates["uniform"])
+    assert (row.rates_beside_others, len(row.seeds)) == (1, 4)
 
 
 # -- rows ----------------------------------------------------------------------------------------
@@ -173,6 +174,7 @@ def test_one_seed_has_a_difference_and_no_interval() -> None:
     assert row.difference is not None
     assert row.difference.n == 1
     assert isnan(row.difference.low)
+    assert row.pooled is None
     assert row.seeds_needed is None
     assert row.gap is not None
     assert isnan(row.gap.low[-1])
@@ -199,7 +201,8 @@ def test_nothing_at_all_is_no_crash(arms: dict[str, str]) -> None:
     for collected in (whole, empty):
         found = compare(collected)
         assert len(found.rows) == len(arms) - 1
-        assert len(arm_rows(found)) == len(arms)
+        assert len(found.table) == len(arms)
+        assert len(found.contrast_table) == len(found.every)
         assert all(sentence(row) for row in found.rows)
         assert json.dumps(found.to_json(), allow_nan=False)
 
@@ -214,13 +217,17 @@ def test_no_evaluation_and_no_throughput() -> None:
     assert row.difference is not None
 
 
-def test_a_loss_that_is_no_number_counts_as_no_run() -> None:
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_a_loss_that_is_no_number_counts_as_no_run(value: float) -> None:
     collected = make_collected()
     table = collected.table.copy()
     lost = (table["arm"] == "prism") & (table["seed"] == 2) & table["metric"].str.contains("loss")
-    table.loc[lost, "value"] = np.inf
-    row = only(compare(replace(collected, table=table)))
+    table.loc[lost, "value"] = value
+    comparison = compare(replace(collected, table=table))
+    row = only(comparison)
     assert row.seeds == (0, 1)
+    assert row.lost == (Lost(0, "prism", 2, True, "its final loss is not finite"),)
+    assert comparison.lost == row.lost
 
 
 def test_a_validation_that_is_no_number_is_left_out_of_curves() -> None:
@@ -237,31 +244,36 @@ def test_a_validation_that_is_no_number_is_left_out_of_curves() -> None:
 def test_a_baseline_that_is_no_arm_is_refused() -> None:
     collected = make_collected()
     with pytest.raises(InputError, match="no arm 'other'"):
-        compare(replace(collected, facts=collected.facts | {"baseline": "other"}))
+        compare(changed(collected, baseline="other"))
 
 
 # -- several arms and points ---------------------------------------------------------------------
 
 
-def test_holm_counts_all_arms_and_points() -> None:
+def test_p_values_are_adjusted_for_all_contrasts_and_points() -> None:
     points = [{"optim.lr": 0.001}, {"optim.lr": 0.003}]
     found = compare(make_collected(arms=FOUR, points=points, seeds=range(6), effect=-0.05))
     assert [(row.point, row.arm.name) for row in found.rows] == [
         (point, name) for point in (0, 1) for name in ("prism", "reversed", "fewer")
     ]
     assert [row.values for row in found.rows[::3]] == points
+    assert [each.name for each in found.contrasts[:2]] == [
+        "prism against reversed",
+        "prism against fewer",
+    ]
     for row in found.rows:
-        assert row.comparisons == 6
+        assert row.comparisons == 2 * 5
         assert row.difference is not None
         assert row.difference.p == 2 / 2**6
-        assert row.adjusted_p == pytest.approx(6 * 2 / 2**6)
+        assert row.holm_p == pytest.approx(10 * 2 / 2**6)
+        assert row.adjusted_p == pytest.approx(2 / 2**6)  # joint flips: clear ones stay clear
 
 
 def test_an_arm_that_is_missing_is_not_counted() -> None:
     states = {("fewer", 0, seed): "missing" for seed in range(3)}
-    assert [row.comparisons for row in compare(make_collected(arms=FOUR, states=states)).rows] == [
-        2
-    ] * 3
+    found = compare(make_collected(arms=FOUR, states=states))
+    assert [each.comparisons for each in found.every] == [3] * 5
+    assert found.settled == 0
 
 
 def test_json_has_null_and_no_nan() -> None:
@@ -271,89 +283,40 @@ def test_json_has_null_and_no_nan() -> None:
     (row,) = found["rows"]
     assert row["difference"]["low"] is None
     assert row["arm"]["schedule"] == "2x2 4x2 8x4"
+    before = {"point", "values", "arm", "baseline", "seeds", "difference", "adjusted_p", "gap"}
+    before |= {"comparisons", "seeds_needed", "throughput", "parity", "reach", "benchmarks"}
+    assert before < row.keys()
+    assert {"name", "seeds", "points", "baselines", "rows", "contrasts", "lost"} < found.keys()
     assert row["benchmarks"][0]["items"]["n_items"] == 40
 
 
-# -- words ---------------------------------------------------------------------------------------
+# -- the tables ----------------------------------------------------------------------------------
 
 
-def test_a_sentence_within_noise() -> None:
-    assert sentence(with_differences(-0.0100, -0.0040, -0.0043)) == (
-        "prism against uniform: -0.0061 nats (95 % interval -0.0145 to +0.0023, 3 seeds): "
-        "within noise; this study could have seen 0.0110 or more; about 5 seeds would settle an "
-        "effect of this size."
-    )
-
-
-def test_a_sentence_with_a_clear_difference() -> None:
-    lower = sentence(with_differences(-0.010, -0.012, -0.009, -0.011, -0.013, -0.010))
-    assert lower == (
-        "prism against uniform: -0.0108 nats (95 % interval -0.0124 to -0.0093, 6 seeds): "
-        "lower (better) in all 6 seeds; the interval excludes 0; sign-flip p 0.0312."
-    )
-    higher = sentence(with_differences(0.010, 0.012, 0.009, 0.011, 0.013, -0.0001))
-    assert "higher (worse) in 5 of 6 seeds" in higher
-    assert "better" not in higher
-
-
-def test_a_sentence_says_what_few_seeds_and_many_arms_take_away() -> None:
-    text = sentence(with_differences(-0.010, -0.0101, -0.0102, comparisons=3))
-    assert text.endswith(
-        "lower (better) in all 3 seeds; the interval excludes 0; sign-flip p 0.25 (0.25 is the "
-        "least that 3 seeds can give), 0.75 after Holm over 3 comparisons."
-    )
-
-
-def test_sentences_that_cannot_say_much() -> None:
-    row = with_differences(-0.0061)
-    assert sentence(row) == "prism against uniform: -0.0061 nats, one seed: no interval."
-    assert sentence(replace(row, difference=None)).endswith("no seed is complete in both arms.")
-    assert sentence(with_differences(0, 0, 0)).endswith("the same loss in all 3 seeds.")
-    far = sentence(with_differences(0.01, -0.01, 0.01, -0.01))
-    assert "not even 10,000 seeds would settle" in far
-
-
-def test_a_sentence_shows_differences_however_small() -> None:
-    assert "-0.0000050 nats" in sentence(with_differences(-4e-6, -5e-6, -6e-6, -5e-6))
-
-
-def test_a_sentence_names_its_point() -> None:
-    found = compare(make_collected(points=[{"optim.lr": 0.001}, {"optim.lr": 0.003}]))
-    assert sentence(found.rows[1]).startswith("optim.lr=0.003, prism against uniform: ")
-
-
-def test_noise_is_called_noise_and_an_effect_is_found() -> None:
-    """Of studies without an effect about one in twenty has an interval that excludes 0."""
-    verdicts = {
-        effect: [
-            "within noise" in sentence(row)
-            for row in compare(
-                make_collected(
-                    points=[{"optim.lr": lr} for lr in range(30)],
-                    seeds=range(4),
-                    effect=effect,
-                    tasks={},
-                    steps=(0, 1),
-                )
-            ).rows
-        ]
-        for effect in (0.0, -0.03)
-    }
-    assert 25 <= sum(verdicts[0.0]) < 30
-    assert sum(verdicts[-0.03]) <= 2
-
-
-def test_rows_for_a_terminal() -> None:
+def test_the_table_of_arms() -> None:
     states = {("fewer", 0, seed): "missing" for seed in range(3)} | {("prism", 0, 0): "failed"}
-    rows = arm_rows(compare(make_collected(arms=FOUR, states=states)))
-    assert [row["arm"] for row in rows] == list(FOUR)
-    assert [row["seeds"] for row in rows] == ["3", "2 of 3", "3", "0 of 3"]
-    baseline, prism, _, fewer = rows
-    assert baseline["difference"] == ""
-    assert baseline["loss"].startswith("3.")
-    assert " +- " in prism["loss"]
-    assert " to " in prism["interval"]
-    assert fewer["loss"] == fewer["p"] == fewer["speed"] == ""
-    assert len(row_table(rows).columns) == 9
-    swept = arm_rows(compare(make_collected(points=[{"optim.lr": 0.001}, {"optim.lr": 0.003}])))
-    assert [row["optim.lr"] for row in swept] == ["0.001", "0.001", "0.003", "0.003"]
+    comparison = compare(make_collected(arms=FOUR, states=states))
+    table = comparison.table
+    assert table.values("arm") == [*FOUR, "prism, seed 0"]
+    assert table.values("seeds") == ["3", "2 of 3", "3", "0 of 3", "failed"]
+    baseline, prism, _, fewer, _ = table.rows
+    assert baseline["difference"] is None
+    difference = comparison.rows[0].difference
+    assert difference is not None
+    assert prism["difference"] == difference.mean
+    assert prism["interval"] == Interval(difference.low, difference.high)
+    shown = dict(zip([column.key for column in table.columns], table.texts(prism), strict=True))
+    assert " \u00b1 " in shown["loss"]
+    assert " to " in shown["interval"]
+    assert fewer["loss"] is fewer["p"] is fewer["speed"] is None
+    assert len(table.columns) == 9
+    assert ">2 of 3</td>" in table._repr_html_()
+    points = [{"optim.lr": 0.001}, {"optim.lr": 0.003}]
+    swept = compare(make_collected(points=points)).table
+    assert swept.values("optim.lr") == ["0.001", "0.001", "0.003", "0.003"]
+
+
+def test_the_table_of_one_seed_has_no_interval_and_no_test() -> None:
+    _, prism = compare(make_collected(seeds=(0,))).table.rows
+    assert prism["difference"] is not None
+    assert prism["interval"] is prism["p"] is prism["adjusted p"] is None

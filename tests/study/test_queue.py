@@ -11,13 +11,16 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
-from prism_transformer.errors import InputError
-from prism_transformer.study.cell import CellFailed, Interrupted
+from prism_transformer.core.errors import InputError
 from prism_transformer.study.plan import Plan, make_plan
-from prism_transformer.study.queue import Queue, shown, trial_key
+from prism_transformer.study.queue import Queue, trial_key
+from prism_transformer.study.runs import CellFailed
+from prism_transformer.study.selection import select
+from prism_transformer.study.storage import shown
+from prism_transformer.training.stopping import Stopped
 
 STUDY = """
-base = "base/nano"
+base = "base/micro"
 baseline = "uniform"
 seeds = [0, 1, 2]
 [arms]
@@ -86,7 +89,7 @@ def test_a_failed_cell_is_named_the_rest_goes_on_and_it_is_tried_again(
     assert queue.failures() == {}
 
 
-@pytest.mark.parametrize("stop", [Interrupted("enough"), KeyboardInterrupt()])
+@pytest.mark.parametrize("stop", [Stopped("enough", 15), KeyboardInterrupt()])
 def test_an_interrupted_cell_goes_back(plan: Plan, tmp_path: Path, stop: BaseException) -> None:
     def give_up(name: str, until: int) -> tuple[float, float]:
         raise stop
@@ -149,6 +152,30 @@ def test_two_who_fill_at_once_make_no_cell_run_twice(plan: Plan, tmp_path: Path)
     assert sorted(do.seen) == sorted(cell.name for cell in plan.cells)
 
 
+OPEN = """
+import sys
+from pathlib import Path
+from prism_transformer.study.plan import make_plan
+from prism_transformer.study.queue import Queue
+sys.stdin.read()  # all begin when the test closes it
+Queue(make_plan(Path(sys.argv[1])), Path(sys.argv[2]))
+"""
+
+
+def test_several_that_open_a_new_queue_at_once_do_not_crash(plan: Plan, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", OPEN, str(plan.file), str(tmp_path / "new")]
+    openers = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(3)
+    ]
+    for opener in openers:
+        assert opener.stdin is not None
+        opener.stdin.close()
+        opener.stdin = None
+    for opener in openers:
+        _, said = opener.communicate(timeout=120)
+        assert opener.returncode == 0, said.decode()
+
+
 def test_arms_can_be_added_later(plan: Plan, tmp_path: Path) -> None:
     filled(plan, tmp_path).work(lambda name, until: (1.0, 1.0))
     plan.file.write_text(STUDY + 'reversed = "reversed"\n', "utf-8")
@@ -159,6 +186,61 @@ def test_arms_can_be_added_later(plan: Plan, tmp_path: Path) -> None:
     do = Doing()
     queue.work(do)
     assert do.seen == ["reversed-seed0", "reversed-seed1", "reversed-seed2"]
+
+
+def test_a_selection_is_done_alone_and_leaves_the_rest_waiting(plan: Plan, tmp_path: Path) -> None:
+    filled(plan, tmp_path)
+    few, do = select(plan, "1", "uniform,prism"), Doing()
+    filled(few, tmp_path).work(do)  # behind the two cells of seed 0, which wait in the same queue
+    assert do.seen == ["uniform-seed1", "prism-seed1"]
+    rest = Doing()
+    Queue(plan, tmp_path).work(rest)
+    assert sorted(rest.seen) == sorted(c.name for c in plan.cells if c.seed != 1)
+    filled(plan, tmp_path).work(lambda name, until: pytest.fail(f"{name} again"))
+
+
+def test_a_queue_made_anew_for_a_selection_keeps_the_others(plan: Plan, tmp_path: Path) -> None:
+    queue, done = filled(plan, tmp_path), list[str]()
+
+    def twice(name: str, until: int) -> tuple[float, float]:
+        if len(done) == 2:
+            raise Stopped("enough", 15)
+        done.append(name)
+        return 1.0, 1.0
+
+    with pytest.raises(Stopped):
+        queue.work(twice)
+    few = select(plan, "0")
+    # Its stages are not done any more, which Optuna's finished trials cannot say.
+    undone = {trial_key(cell.name, 9) for cell in few.cells}
+    again, do = Queue(few, tmp_path), Doing()
+    again.fill([(cell, 9) for cell in few.cells], {}, undone)
+    again.work(do)
+    assert do.seen == done == ["uniform-seed0", "prism-seed0"]
+    rest = Doing()
+    Queue(plan, tmp_path).work(rest)
+    assert sorted(rest.seen) == sorted(c.name for c in plan.cells if c.seed != 0)
+
+
+def test_cells_that_are_done_elsewhere_are_not_taken(plan: Plan, tmp_path: Path) -> None:
+    filled(plan, tmp_path)
+    do = Doing()
+    Queue(plan, tmp_path, elsewhere=["uniform-seed0", "prism-seed2"]).work(do)
+    assert sorted(do.seen) == ["prism-seed0", "prism-seed1", "uniform-seed1", "uniform-seed2"]
+
+
+def test_a_worker_with_another_recipe_is_refused(plan: Plan, tmp_path: Path) -> None:
+    other = make_plan(plan.file, ["optim.lr=0.5"])
+    filled(other, tmp_path)
+    filled(plan, tmp_path)  # nobody is at it: whoever begins says with what
+    with pytest.raises(InputError, match=r"begun with another recipe: optim\.lr: .* -> 0\.5; give"):
+        Queue(other, tmp_path).work(lambda name, until: pytest.fail(name))
+    moved = make_plan(plan.file, ["data.folder=there", "run.val_every=7"])  # which change no loss
+    Queue(moved, tmp_path).work(lambda name, until: (1.0, 1.0))
+    # What was found with one recipe is not taken for what another finds.
+    do = Doing()
+    filled(other, tmp_path).work(do)
+    assert do.seen == [cell.name for cell in plan.cells]
 
 
 def test_optuna_itself_sees_schedules_losses_and_rates(plan: Plan, tmp_path: Path) -> None:

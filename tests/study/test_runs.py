@@ -1,85 +1,60 @@
-"""Runs that belong to no study."""
+"""What run folders say is done, and whether they may be compared."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
-from prism_transformer.errors import InputError
-from prism_transformer.recipe_file import load_recipe
-from prism_transformer.study.runs import collect_runs
-from prism_transformer.train.run import create_run
-
-HASHES = {"initial_weights": "w", "data_order": "o", "shards": {"a": "b"}}
+from prism_transformer.core.errors import InputError
+from prism_transformer.study.folder import StudyFolder
+from tests.older import without_sums
+from tests.study.files import STAGES, STUDY, tiny_plan
 
 
-def run(folder: Path, name: str, recipe: str = "baseline-nano", *changes: str) -> Path:
-    """The folder of a run that has not taken a step."""
-    wanted = load_recipe(recipe, list(changes))
-    facts = {"hashes": HASHES, "recipe": wanted.model_dump(mode="json")}
-    create_run(folder / name, wanted, facts | {"hardware": {}, "software": {}, "sessions": []})
-    return folder / name
+@pytest.mark.parametrize(
+    ("file", "old", "new", "stage"),
+    [
+        ("attention.json", '"n_sequences": 2', '"n_sequences": 3', "analyze"),
+        ("attention.json", "validation slice", "corpus other.txt", "analyze"),
+        ("attention.json", '"profile"', "half", "analyze"),
+        ("loss.json", '"sequences": 2', '"sequences": 3', "loss"),
+        ("inference.json", '"rounds": 3', '"rounds": 4', "inference"),
+    ],
+)
+def test_what_was_measured_otherwise_is_not_done(
+    finished: StudyFolder, tmp_path: Path, file: str, old: str, new: str, stage: str
+) -> None:
+    shutil.copytree(finished.folder / "runs", tmp_path / "runs")
+    run = StudyFolder(finished.plan, tmp_path).run_of(finished.plan.cells[0])
+    place = run.analysis_folder / file
+    text = place.read_text("utf-8")
+    assert old in text
+    place.write_text(text.replace(old, new), "utf-8")
+    assert run.to_do(20) == [stage]
 
 
-def test_arms_are_schedules_and_changes_and_the_uniform_one_is_the_baseline(tmp_path: Path) -> None:
-    found = collect_runs(
-        [
-            run(tmp_path, "prism-seed1", "prism-nano", "train.seed=1"),
-            run(tmp_path, "prism-seed2", "prism-nano", "train.seed=2"),
-            run(tmp_path, "tiled", "prism-nano", "model.rope_frequencies=tiled", "run.val_every=7"),
-            run(tmp_path, "wide", "baseline-nano", "model.schedule=4x8"),
-            run(tmp_path, "flat_s2", "baseline-nano", "train.seed=2"),
-        ]
-    )
-    arms = {arm["name"]: (arm["schedule"], arm["changes"]) for arm in found.facts["arms"]}
-    assert arms == {
-        "prism": ("2x2 4x2 8x4", {}),
-        "tiled": ("2x2 4x2 8x4", {"model.rope_frequencies": "tiled"}),
-        "wide": ("4x8", {}),
-        "flat": ("8x8", {}),
-    }
-    assert found.baseline == "flat"
-    assert found.facts["seeds"] == [0, 1, 2]
-    assert [each["state"] for each in found.facts["runs"]] == ["incomplete"] * 5
-    assert found.facts["name"] == tmp_path.name
+def test_unequal_starts_are_refused_with_the_difference(
+    finished: StudyFolder, tmp_path: Path
+) -> None:
+    copy = tmp_path / "tiny"
+    shutil.copytree(finished.folder, copy)
+    file = copy / "runs" / "prism-seed1" / "environment.json"
+    text = file.read_text("utf-8")
+    at = text.index('"initial_weights": "') + len('"initial_weights": "')
+    file.write_text(text[:at] + "0123456789ab" + text[at + 12 :], "utf-8")
+    with pytest.raises(InputError, match=r"environment.json: is damaged or was changed"):
+        StudyFolder(finished.plan, copy).check()
+    without_sums(file)
+    with pytest.raises(InputError, match=r"initial weights differ: .* and 0123456789ab"):
+        StudyFolder(finished.plan, copy).check()
 
 
-def test_names_that_do_not_tell_arms_apart_give_way_to_schedules(tmp_path: Path) -> None:
-    found = collect_runs(
-        [
-            run(tmp_path, "a/run", "prism-nano"),
-            run(tmp_path, "b/run", "baseline-nano"),
-            run(tmp_path, "c/run", "prism-nano", "optim.lr=0.002"),
-        ]
-    )
-    assert found.arms == ["2x2 4x2 8x4", "8x8", "2x2 4x2 8x4 (2)"]
-    assert found.facts["arms"][2]["changes"] == {"optim.lr": 0.002}
-
-
-def test_a_run_that_is_named_twice_counts_once(tmp_path: Path) -> None:
-    one = run(tmp_path, "seed0")
-    found = collect_runs([one, tmp_path / "." / "seed0", run(tmp_path, "heads2", "prism-nano")])
-    assert found.arms == ["seed0", "heads2"]
-
-
-def test_damaged_runs_are_named(tmp_path: Path) -> None:
-    one = run(tmp_path, "one")
-    (one / "metrics.jsonl").write_text('{"kind": "val"\n', "utf-8")
-    with pytest.raises(InputError, match=r"one.metrics\.jsonl: has a line that is no JSON"):
-        collect_runs([one])
-    (one / "environment.json").write_text("{}", "utf-8")
-    with pytest.raises(InputError, match=r"one.environment\.json: does not have all of"):
-        collect_runs([one])
-
-
-def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
-    one = run(tmp_path, "one")
-    with pytest.raises(InputError, match=r"two.*one.*train\.tokens: \d+ -> 4096"):
-        collect_runs([one, run(tmp_path, "two", "prism-nano", "train.tokens=4096")])
-    with pytest.raises(InputError, match=r"three and .*one: the same recipe and the same seed"):
-        collect_runs([one, run(tmp_path, "three")])
-    with pytest.raises(InputError, match=r"deep.*8 -> 12 layers"):
-        collect_runs([one, run(tmp_path, "deep", "prism-nano", "model.schedule=2x4 8x8")])
-    with pytest.raises(InputError, match="is not a run"):
-        collect_runs([tmp_path])
+def test_a_changed_recipe_is_refused_before_anything_runs(
+    finished: StudyFolder, tmp_path: Path, data: Path
+) -> None:
+    text = STUDY.replace("[arms]", "[recipe]\noptim.lr = 0.004\n[arms]") + STAGES
+    changed = tiny_plan(tmp_path, data, text)
+    with pytest.raises(InputError, match=r"optim.lr: 0.003 -> 0.004"):
+        StudyFolder(changed, finished.folder).check()

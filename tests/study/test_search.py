@@ -5,16 +5,32 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 
-from prism_transformer.errors import InputError
+from prism_transformer.core.errors import InputError
+from prism_transformer.core.progress import Event, Measured, Of
+from prism_transformer.study.compare import compare
+from prism_transformer.study.folder import StudyFolder, load_study
 from prism_transformer.study.plan import Plan, make_plan
-from prism_transformer.study.queue import Queue
-from prism_transformer.study.search import Standing, check_search, rung_steps, search
-from prism_transformer.study.study import Home
-from prism_transformer.study.work import Worker
-from tests.study.files import STUDY, Deaf, tiny_plan, write_study
-from tests.train.runs import tiny
+from prism_transformer.study.search import (
+    Rung,
+    Standing,
+    check_search,
+    choose_rungs,
+    confirming,
+    early_correlations,
+    rung_steps,
+    search_study,
+)
+from prism_transformer.study.sentences import remarks
+from prism_transformer.study.spec import find_study
+from prism_transformer.training.neighbours import WORKERS, told
+from tests.study.files import STUDY, tiny_plan, write_study
+from tests.training.runs import tiny
+
+RESULTS = Path(__file__).parents[2] / "results" / "nano"
 
 SEARCH = """
 grid = { schedule = "enumerate", rules = [], max_phases = 2, start = [1, 2], max_phase_layers = 2 }
@@ -24,23 +40,17 @@ keep = 0.3
 """
 
 
-class Counting(Deaf):
-    def __init__(self) -> None:
-        self.steps: Counter[str] = Counter()
-        self.cell = ""
-
-    def begin(self, cell: object, until: int) -> None:
-        self.cell = cell.name  # type: ignore[attr-defined]
-
-    def row(self, row: dict[str, object]) -> None:
-        self.steps[self.cell] += row["kind"] == "train"
-
-
 def searched(plan: Plan, folder: Path) -> tuple[list[Standing], Counter[str]]:
-    home, queue, watcher = Home(plan, folder), Queue(plan, folder), Counting()
-    worker = Worker(plan, folder, watcher, device="cpu")
-    found = search(home, queue, lambda: queue.work(worker.do), lambda rung: None)
-    return found, watcher.steps
+    """Every standing, and how many steps were taken for each run."""
+    steps: Counter[str] = Counter()
+
+    def count(event: Event) -> None:
+        if isinstance(event, Of) and isinstance(event.event, Measured):
+            steps[event.part] += event.event.row["kind"] == "train"
+
+    study = StudyFolder(plan, folder)
+    rungs = search_study(study, device="cpu", tell=count)
+    return [each for rung in rungs for each in rung.standings], steps
 
 
 def test_rungs_are_validations(data: Path) -> None:
@@ -79,3 +89,84 @@ def test_a_search_that_cannot_be_is_refused(tmp_path: Path, data: Path) -> None:
     swept = STUDY + SEARCH + "[sweep]\noptim.lr = [1e-3, 2e-3]\n"
     with pytest.raises(InputError, match="do not go together"):
         check_search(make_plan(write_study(tmp_path, data, swept)))
+
+
+def test_a_rung_is_a_table_of_its_arms() -> None:
+    standings = (
+        Standing(10, "uniform", "8x3", 3.5, 0.0, 20_000.0, kept=True),
+        Standing(10, "prism", "2x1 8x2", 3.25, -0.25, 19_000.4, kept=False),
+    )
+    between = Rung(10, 20, "uniform", standings).table
+    assert between.title == "step 10 of 20: 2 arms"
+    assert [column.heading for column in between.columns] == [
+        "arm", "schedule", "loss", "to uniform", "tokens/s", "goes on",
+    ]  # fmt: skip
+    first, second = map(between.texts, between.rows)
+    assert first[-1] == "yes"
+    assert second[1:5] == ["2x1 8x2", "3.2500", "\u22120.2500", "19,000"]
+    assert "Pareto front" in [column.key for column in Rung(20, 20, "a", standings).table.columns]
+    beside = Rung(20, 20, "a", standings, beside_others=True).table
+    assert "best loss" in [column.key for column in beside.columns]
+    assert "compare nothing" in beside.note
+
+
+def test_rates_taken_beside_other_workers_keep_nobody(tmp_path: Path, data: Path) -> None:
+    plan = tiny_plan(tmp_path, data, STUDY.replace("[0, 1]", "[0]") + "[search]\nrungs = [0.5]\n")
+    with told({WORKERS: "2"}):
+        found, _ = searched(plan, tmp_path / "tiny")
+    last = [each for each in found if each.step == 20]
+    assert [each.kept for each in last] == [each.loss == min(e.loss for e in last) for each in last]
+
+
+# -- when arms are dropped, and whether the best are confirmed -------------------------------------
+
+
+def test_rungs_come_from_what_finished_runs_show(tmp_path: Path) -> None:
+    """Of the nano study as it was landed: an eighth of training says nothing of its end."""
+    text = find_study("nano").read_text("utf-8")
+    file = tmp_path / "nano.toml"
+    file.write_text(text + "\n[search]\n", "utf-8")
+    study = load_study(file, tmp_path / "nano", with_=[RESULTS])
+    table = pd.read_csv(RESULTS / "table.csv")
+    wide = table[table["metric"] == "val_loss"].pivot_table(
+        index=["arm", "seed"], columns="step", values="value"
+    )
+    gaps = wide.drop(index="uniform", level="arm") - wide.xs("uniform", level="arm")
+    by_hand = {step: np.corrcoef(gaps[step], gaps[1536])[0, 1] for step in wide if 0 < step < 1536}
+    found = early_correlations(study)
+    assert found == pytest.approx(by_hand)
+    assert found[192] < 0.5
+    rungs = choose_rungs(study)
+    first = next((step / 1536 for step in by_hand if by_hand[step] >= 0.9), None)
+    assert rungs.shares == (() if first is None else (first,))
+    assert first is None or first >= 0.5
+    assert f"{by_hand[192]:.2f} at 0.12" in rungs.why
+
+
+def test_without_finished_runs_no_rung_is_below_a_half(tmp_path: Path, data: Path) -> None:
+    plain = tiny_plan(tmp_path, data, STUDY + "[search]\n")
+    rungs = choose_rungs(StudyFolder(plain, tmp_path / "tiny"))
+    assert rungs.shares == (0.5,)
+    assert "too few runs are finished" in rungs.why
+    named = tiny_plan(tmp_path, data, STUDY + "[search]\nrungs = [0.25]\n")
+    assert choose_rungs(StudyFolder(named, tmp_path / "tiny")).shares == (0.25,)
+
+
+def test_finalists_are_confirmed_on_fresh_seeds(tmp_path: Path, data: Path) -> None:
+    text = STUDY.replace("[0, 1]", "[0]") + 'back = "reversed"\n[search]\nconfirm = [5, 6]\n'
+    study = load_study(write_study(tmp_path, data, text), tmp_path / "tiny")
+    fresh = confirming(study, ["prism"])
+    assert fresh.folder == tmp_path / "tiny" / "confirm"
+    assert [cell.name for cell in fresh.plan.cells] == [
+        "uniform-seed5", "prism-seed5", "uniform-seed6", "prism-seed6",
+    ]  # fmt: skip
+    assert {cell.recipe.train.seed for cell in fresh.plan.cells} == {5, 6}
+    told = remarks(compare(fresh.collect()))
+    assert any("seeds that did not choose them" in line for line in told)
+    told = remarks(compare(study.collect()))
+    assert any("the finalists are confirmed with seeds 5, 6" in line for line in told)
+    assert fresh.collect().facts.command == "prism study search tiny"
+    with pytest.raises(InputError, match=r"the search itself has \[0\]"):
+        load_study(write_study(tmp_path, data, text.replace("[5, 6]", "[0, 6]")))
+    with pytest.raises(InputError, match="no seeds to `confirm` with"):
+        confirming(load_study(write_study(tmp_path, data, STUDY + "[search]\n")), ["prism"])

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from itertools import combinations
-from math import comb, exp, inf, isnan, log, nan, sqrt
+from math import exp, inf, isnan, log, nan, sqrt
 
 import numpy as np
 import pytest
@@ -9,16 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from prism_transformer.errors import InputError
+from prism_transformer.core.errors import InputError
 from prism_transformer.study.statistics import (
     DRAWS,
     MOST_PAIRS,
     detectable_effect,
     equivalence,
     gap_curve,
-    holm,
-    item_test,
-    mcnemar,
     paired,
     pareto,
     ratio,
@@ -208,43 +204,12 @@ def test_no_number_of_seeds_for_no_effect() -> None:
     assert seeds_needed(0.001, 1) is None  # about eight million
     assert seeds_needed(2.9 / sqrt(MOST_PAIRS), 1) is not None
     assert seeds_needed(0.1, 0) == 2
-    for wrong in ({"power": 0.01}, {"alpha": 0}, {"power": 1}, {"sd": -1}):
+    for wrong in ({"power": 0.01}, {"power": 1}, {"sd": -1}):
         with pytest.raises(InputError):
             seeds_needed(**({"effect": 1, "sd": 1} | wrong))
 
 
-# -- several arms, equal arms --------------------------------------------------------------------
-
-
-def test_holm_by_hand() -> None:
-    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx((0.03, 0.06, 0.06, 0.02))
-    assert holm([]) == ()
-    found = holm([0.02, nan, 0.03])
-    assert (found[0], found[2]) == pytest.approx((0.04, 0.04))
-    assert isnan(found[1])
-    for wrong in ([-0.1], [0.5, 1.1]):
-        with pytest.raises(InputError):
-            holm(wrong)
-
-
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=6))
-def test_holm_is_the_closed_test_of_bonferroni(p_values: list[float]) -> None:
-    """The largest Bonferroni p among all sets of hypotheses that hold this one."""
-    for index, adjusted in enumerate(holm(p_values)):
-        sets = [
-            chosen
-            for size in range(1, len(p_values) + 1)
-            for chosen in combinations(range(len(p_values)), size)
-            if index in chosen
-        ]
-        worst = max(len(chosen) * min(p_values[each] for each in chosen) for chosen in sets)
-        assert adjusted == pytest.approx(min(worst, 1))
-
-
-def test_holm_raises_one_false_alarm_in_twenty_studies() -> None:
-    draws = np.random.default_rng(5).normal(size=(8, 2000 * 4))
-    p_values = stats.ttest_1samp(draws, 0).pvalue.reshape(2000, 4)
-    assert np.mean([min(holm(each)) < 0.05 for each in p_values]) == pytest.approx(0.05, abs=0.015)
+# -- equal arms ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("margin", [0.001, 0.01, 0.02])
@@ -273,55 +238,6 @@ def test_unequal_arms_pass_for_equal_one_time_in_twenty() -> None:
     draws = np.random.default_rng(6).normal(0.01, 0.003, (3000, 5))
     alarms = [equivalence(each, 0.01).equal for each in draws]
     assert np.mean(alarms) == pytest.approx(0.05, abs=0.012)
-
-
-# -- items ---------------------------------------------------------------------------------------
-
-
-def test_mcnemar_by_hand() -> None:
-    first = [1] * 9 + [0] * 2 + [1, 0] * 20
-    second = [0] * 9 + [1] * 2 + [1, 0] * 20
-    tail = sum(comb(11, k) for k in range(3)) / 2**11
-    assert mcnemar(first, second) == pytest.approx(2 * tail)
-    assert mcnemar(first, first) == 1
-    with pytest.raises(InputError):
-        mcnemar([0.5], [1])
-    with pytest.raises(InputError):
-        mcnemar([1, 0], [1])
-
-
-@given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=20))
-@settings(deadline=None)
-def test_mcnemar_is_a_sign_flip_over_items(pairs: list[tuple[bool, bool]]) -> None:
-    first, second = np.array(pairs, dtype=float).T
-    assert mcnemar(first, second) == pytest.approx(sign_flip(second - first))
-
-
-def test_items_over_seeds_by_hand() -> None:
-    first = [[0, 0, 1, 1], [0, 1, 1, 0]]
-    second = [[1, 0, 1, 1], [1, 1, 0, 1]]
-    found = item_test(first, second)  # item by item: 1, 0, -1/2, 1/2
-    assert (found.n_items, found.n_seeds, found.mean) == (4, 2, 0.25)
-    expected = stats.ttest_1samp([1, 0, -0.5, 0.5], 0).confidence_interval(0.95)
-    assert (found.low, found.high) == pytest.approx(tuple(expected))
-    assert found.p == sign_flip([1, 0, -0.5, 0.5])
-
-
-def test_one_pair_of_runs_is_mcnemars() -> None:
-    first, second = np.random.default_rng(7).random((2, 1, 300)) < [[[0.5]], [[0.6]]]
-    assert item_test(first, second).p == mcnemar(first[0], second[0])
-    likelihoods = item_test(first * 1.5, second * 1.5)
-    assert likelihoods.p == pytest.approx(mcnemar(first[0], second[0]), abs=0.02)
-
-
-def test_items_raise_few_false_alarms() -> None:
-    """Two equal models of three seeds; items differ in how hard they are."""
-    draw, alarms = np.random.default_rng(8), []
-    for _ in range(300):
-        chance = draw.uniform(0.2, 0.9, 200)
-        first, second = draw.random((2, 3, 200)) < chance
-        alarms.append(item_test(first, second).p < 0.05)
-    assert np.mean(alarms) == pytest.approx(0.05, abs=0.035)
 
 
 # -- over training -------------------------------------------------------------------------------

@@ -6,11 +6,13 @@ import json
 import os
 import random
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.request import urlopen
@@ -18,9 +20,8 @@ from urllib.request import urlopen
 import pandas as pd
 import pytest
 
-from prism_transformer.study.table import read_collected
-from tests.study.files import STAGES, STUDY, finish_study, tiny_plan, write_study
-from tests.study.test_work import learnt
+from prism_transformer.study.collected import read_collected
+from tests.study.files import STAGES, STUDY, finish_study, learnt, tiny_plan, write_study
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +32,7 @@ SLOWER = STUDY.replace("[arms]", "[recipe]\ntrain.tokens = 51_200\n[arms]") + ST
 def start(*arguments: str | Path, cwd: Path) -> subprocess.Popen[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
-        [*COMMAND, *map(str, arguments), "--heartbeat", "1"],
+        [*COMMAND, *map(str, arguments), "--heartbeat", "1", "--workers", "1"],
         cwd=cwd,
         env=environment,
         stdout=subprocess.PIPE,
@@ -48,7 +49,7 @@ def expected(folder: Path, data: Path) -> pd.DataFrame:
 
 def same(folder: Path, wanted: pd.DataFrame) -> None:
     found = read_collected(folder)
-    assert found.facts["complete"]
+    assert found.facts.complete
     pd.testing.assert_frame_equal(learnt(found), wanted, check_dtype=False)
 
 
@@ -71,8 +72,17 @@ def test_killed_at_random_and_worked_on_by_two_gives_the_same_table(
     same(tmp_path / "studies" / "tiny" / "collected", expected(tmp_path, data))
 
 
+@dataclass(frozen=True)
+class Postgres:
+    """A server, and how it dies and comes back."""
+
+    url: str
+    begin: Callable[[], None]
+    kill: Callable[[], None]
+
+
 @pytest.fixture
-def postgres() -> Iterator[str]:
+def postgres() -> Iterator[Postgres]:
     """A PostgreSQL server of our own, on this machine alone."""
     folders = [*Path("/usr/lib/postgresql").glob("*/bin"), *os.get_exec_path()]
     found = shutil.which("initdb", path=os.pathsep.join(map(str, folders)))
@@ -92,9 +102,16 @@ def postgres() -> Iterator[str]:
         port = free_port()
         run("initdb", "-A", "trust", "-U", "lab")
         options = f"-p {port} -h 127.0.0.1 -k {home}"
-        run("pg_ctl", "-w", "-o", options, "-l", home / "log", "start")
+
+        def begin() -> None:
+            run("pg_ctl", "-w", "-o", options, "-l", home / "log", "start")
+
+        def kill() -> None:
+            os.kill(int((home / "db" / "postmaster.pid").read_text().split()[0]), signal.SIGKILL)
+
+        begin()
         try:
-            yield f"postgresql://lab@127.0.0.1:{port}/postgres"
+            yield Postgres(f"postgresql://lab@127.0.0.1:{port}/postgres", begin, kill)
         finally:
             run("pg_ctl", "-w", "-m", "immediate", "stop")
 
@@ -106,10 +123,10 @@ def free_port() -> int:
 
 
 def test_two_workers_share_a_postgresql_and_one_is_killed(
-    tmp_path: Path, data: Path, postgres: str
+    tmp_path: Path, data: Path, postgres: Postgres
 ) -> None:
     file = write_study(tmp_path, data, SLOWER)
-    shared = ("--storage", postgres)
+    shared = ("--storage", postgres.url)
     begun = [*COMMAND, "plan", str(file), *shared, "--begin"]
     subprocess.run(begun, cwd=tmp_path, check=True, capture_output=True)
     workers = [start("work", file, *shared, cwd=tmp_path) for _ in range(2)]
@@ -126,10 +143,34 @@ def test_two_workers_share_a_postgresql_and_one_is_killed(
     assert finished.returncode == 0, said
     same(tmp_path / "studies" / "tiny" / "collected", expected(tmp_path, data))
     sessions = [
-        len(run["sessions"])
-        for run in read_collected(tmp_path / "studies" / "tiny" / "collected").facts["runs"]
+        len(run.sessions)
+        for run in read_collected(tmp_path / "studies" / "tiny" / "collected").facts.runs
     ]
     assert sorted(sessions) == [1, 1, 1, 2]  # one run has been gone on with, none was done twice
+
+
+def test_a_postgresql_that_is_killed_and_started_again_loses_nothing(
+    tmp_path: Path, data: Path, postgres: Postgres
+) -> None:
+    file = write_study(tmp_path, data, SLOWER)
+    shared = ("--storage", postgres.url)
+    begun = [*COMMAND, "plan", str(file), *shared, "--begin"]
+    subprocess.run(begun, cwd=tmp_path, check=True, capture_output=True)
+    workers = [start("work", file, *shared, cwd=tmp_path) for _ in range(2)]
+    runs = tmp_path / "studies" / "tiny" / "runs"
+    deadline = time.monotonic() + 120
+    while len(list(runs.glob("*/checkpoints/step-*"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    postgres.kill()
+    time.sleep(4)
+    postgres.begin()
+    for worker in workers:
+        said, _ = worker.communicate(timeout=400)
+        assert worker.returncode == 0, said
+    finished = start("run", file, *shared, cwd=tmp_path)
+    said, _ = finished.communicate(timeout=300)
+    assert finished.returncode == 0, said
+    same(tmp_path / "studies" / "tiny" / "collected", expected(tmp_path, data))
 
 
 def test_the_dashboard_shows_schedules_losses_and_rates(tmp_path: Path, data: Path) -> None:

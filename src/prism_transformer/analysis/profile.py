@@ -1,46 +1,39 @@
-"""The attention profile of a model: every head's statistics, streamed over sequences."""
+"""The attention profile of a model: every head's statistics, as a table, a figure and a file."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from prism_transformer.analysis import PROFILE_FILE
-from prism_transformer.analysis.observe import STATISTICS, observe
-from prism_transformer.errors import InputError
-from prism_transformer.folders import write_whole
-from prism_transformer.model import PrismLM, causal_attention
+from prism_transformer.analysis.record import EFFECTIVE_RANK, Estimate, record
+from prism_transformer.core.disk import write_whole, writing
+from prism_transformer.core.errors import InputError
+from prism_transformer.core.progress import Tell, counted, silent
+from prism_transformer.core.sealed import read_sealed, sealed_json
+from prism_transformer.core.table import Column, Table, words
+from prism_transformer.eval.text import open_on_text
+from prism_transformer.hf.load import Source
+from prism_transformer.schedule import HeadSchedule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import pandas as pd
     from matplotlib.figure import Figure
 
 Array = np.ndarray
 
-EFFECTIVE_RANK = "effective_rank"
+BAR = 18  # characters of the longest in a table
+# Shown beside the statistic that was asked for, under short headings.
+BESIDE = {"sink": "sink", "rest": "distance_without_sink", "entropy": "entropy"}
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """Means over sequences and their standard errors: of each head of a layer, and of the layer."""
-
-    heads: Array
-    head_errors: Array
-    layer: float
-    layer_error: float
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Profile:
     """Statistics of every layer's heads; as many heads in each as it has."""
 
@@ -48,10 +41,14 @@ class Profile:
     n_sequences: int
     widths: tuple[int, ...]
     layers: tuple[dict[str, Estimate], ...]
+    source: str = ""
+    """the model, and the text that it read; empty where they had no name"""
+    text: str = ""
+    file: Path | None = None
+    """where it is kept"""
 
     @property
     def statistics(self) -> tuple[str, ...]:
-        """What was measured."""
         return tuple(self.layers[0])
 
     @property
@@ -61,7 +58,6 @@ class Profile:
 
     @property
     def n_layers(self) -> int:
-        """How many."""
         return len(self.layers)
 
     @property
@@ -74,29 +70,48 @@ class Profile:
         """One number for each layer: the mean over its heads."""
         return np.array([layer[statistic].layer for layer in self.layers])
 
-    def to_frame(self) -> pd.DataFrame:
-        """A row for each head: layer, head, width and every statistic with its standard error."""
-        import pandas as pd
-
-        rows = []
-        for index, layer in enumerate(self.layers):
-            for head in range(self.schedule[index]):
-                row: dict[str, Any] = {"layer": index, "head": head, "width": self.widths[index]}
-                for name, estimate in layer.items():
-                    row[name] = estimate.heads[head]
-                    row[f"{name}_error"] = estimate.head_errors[head]
-                rows.append(row)
-        return pd.DataFrame(rows)
+    def table(self, statistic: str = "distance") -> Table:
+        """A row for each layer, with a bar."""
+        return layer_table([self], [], statistic)
 
     def plot(self, statistic: str = "distance") -> Figure:
         """Each head as a dot, each layer's mean as a line."""
-        from prism_transformer.plots.profiles import plot_profile
+        from prism_transformer.figures.profiles import plot_profile
 
         heads = [layer[statistic].heads for layer in self.layers]
         return plot_profile(heads, self.means(statistic), statistic, self.seq_len)
 
+    def __str__(self) -> str:
+        return str(self.table())
+
+    def __repr__(self) -> str:
+        schedule = HeadSchedule(self.schedule)
+        return f"Profile({schedule}; {self.n_sequences} sequences of {self.seq_len} tokens)"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the figure, or its numbers without matplotlib."""
+        try:
+            from prism_transformer.figures.chart import svg_text
+
+            picture = svg_text(self.plot())
+        except ImportError:  # figures are an extra
+            return f"<pre>{escape(str(self))}</pre>"
+        return picture[picture.index("<svg") :]
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row for each head: layer, head, width and every statistic with its standard error."""
+        import pandas as pd
+
+        frames = []
+        for index, (n_heads, layer) in enumerate(zip(self.schedule, self.layers, strict=True)):
+            columns = {"layer": index, "head": range(n_heads), "width": self.widths[index]}
+            for name, each in layer.items():
+                columns |= {name: each.heads, f"{name}_error": each.head_errors}
+            frames.append(pd.DataFrame(columns))
+        return pd.concat(frames, ignore_index=True)
+
     def to_json(self) -> dict[str, Any]:
-        """Everything, as ``from_json`` reads it."""
+        """Everything that was measured, as ``from_json`` reads it."""
         return {
             "seq_len": self.seq_len,
             "n_sequences": self.n_sequences,
@@ -105,15 +120,7 @@ class Profile:
                     "layer": index,
                     "heads": self.schedule[index],
                     "width": self.widths[index],
-                    "statistics": {
-                        name: {
-                            "mean": each.layer,
-                            "error": _number(each.layer_error),
-                            "heads": each.heads.tolist(),
-                            "head_errors": [_number(error) for error in each.head_errors],
-                        }
-                        for name, each in layer.items()
-                    },
+                    "statistics": {name: each.to_json() for name, each in layer.items()},
                 }
                 for index, layer in enumerate(self.layers)
             ],
@@ -121,161 +128,150 @@ class Profile:
 
     @classmethod
     def from_json(cls, facts: dict[str, Any]) -> Profile:
-        """What ``to_json`` gave."""
-        layers = []
-        for layer in facts["layers"]:
-            layers.append(
-                {
-                    name: Estimate(
-                        np.array(each["heads"]),
-                        np.array(each["head_errors"], dtype=float),
-                        each["mean"],
-                        np.nan if each["error"] is None else each["error"],
-                    )
-                    for name, each in layer["statistics"].items()
-                }
-            )
+        layers = tuple(
+            {name: Estimate.from_json(each) for name, each in layer["statistics"].items()}
+            for layer in facts["layers"]
+        )
         widths = tuple(layer["width"] for layer in facts["layers"])
-        return cls(facts["seq_len"], facts["n_sequences"], widths, tuple(layers))
+        return cls(facts["seq_len"], facts["n_sequences"], widths, layers)
 
-    def write(self, folder: Path, facts: dict[str, str]) -> None:
-        """Keep it in a folder, with what it was measured on."""
-        folder.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({**facts, "profile": self.to_json()}, indent=1) + "\n"
-        write_whole(folder / PROFILE_FILE, text)
+    def write(self, folder: Path) -> Profile:
+        """Keep it in a folder, with what it was measured on; itself, knowing its file."""
+        facts = {"source": self.source, "text": self.text, "profile": self.to_json()}
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            write_whole(folder / PROFILE_FILE, sealed_json(facts))
+        return replace(self, file=folder / PROFILE_FILE)
 
     @classmethod
     def read(cls, file: Path) -> Profile:
         """A profile that ``prism analyze`` wrote."""
+        facts = read_sealed(file)
         try:
-            return cls.from_json(json.loads(file.read_text("utf-8"))["profile"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            named = {key: facts.get(key, "") for key in ("source", "text")}
+            return replace(cls.from_json(facts["profile"]), **named, file=file)
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise InputError(f"{file}: is no attention profile: {error}") from None
 
 
-def _number(value: float) -> float | None:
-    """JSON has no NaN: an error that one sequence cannot tell is null."""
-    return None if np.isnan(value) else float(value)
-
-
-class Recorder:
-    """Takes what layers attended to, pass after pass."""
-
-    def __init__(self, effective_rank: bool = False) -> None:
-        self.effective_rank = effective_rank
-        self.seq_len: int | None = None
-        self.sums: list[dict[str, Tensor]] = []  # (3, H + 1): count, sum, squares; heads, layer
-        self.outer: list[Tensor] = []  # (H, K, K), sums of y y'
-        self.widths: list[int] = []
-
-    def __call__(
-        self,
-        layer: int,
-        q: Tensor,
-        k: Tensor,
-        y: Tensor,
-        scale: float | None = None,
-        window: int | None = None,
-    ) -> None:
-        """One layer's queries, keys and outputs (B, H, T, K) for a batch of sequences."""
-        if self.seq_len not in (None, q.shape[-2]):
-            raise InputError(
-                f"sequences of {self.seq_len} and {q.shape[-2]} tokens cannot be averaged: "
-                "distance grows with length"
-            )
-        self.seq_len = q.shape[-2]
-        if layer == len(self.sums):
-            self.sums.append({})
-            self.widths.append(q.shape[-1])
-        for name, values in observe(q, k, scale=scale, window=window).items():
-            each = torch.cat((values, values.mean(-1, keepdim=True)), dim=-1)  # (B, H + 1)
-            moments = torch.stack((torch.ones_like(each), each, each.square())).sum(1)
-            self.sums[layer][name] = self.sums[layer].get(name, 0) + moments
-        if self.effective_rank:
-            half = y[..., y.shape[-2] // 2 :, :].double()
-            outer = torch.einsum("bhtk,bhtl->hkl", half, half)
-            if layer == len(self.outer):
-                self.outer.append(outer)
-            else:
-                self.outer[layer] += outer
-
-    def profile(self) -> Profile:
-        """What came of it."""
-        if not self.sums or self.seq_len is None:
-            raise InputError("no sequence was measured")
-        layers = []
-        for index, sums in enumerate(self.sums):
-            layer = {name: _estimate(sums[name]) for name in STATISTICS}
-            if self.effective_rank:
-                ranks = _effective_ranks(self.outer[index])
-                unknown = np.full_like(ranks, np.nan)
-                layer[EFFECTIVE_RANK] = Estimate(ranks, unknown, float(ranks.mean()), np.nan)
-            layers.append(layer)
-        n_sequences = int(self.sums[0]["distance"][0, 0])
-        return Profile(self.seq_len, n_sequences, tuple(self.widths), tuple(layers))
-
-
-def _estimate(moments: Tensor) -> Estimate:
-    n, total, squares = moments.cpu().numpy()
-    means = total / n
-    with np.errstate(invalid="ignore", divide="ignore"):
-        variance = np.maximum(squares / n - means**2, 0) * n / (n - 1)
-        errors = np.sqrt(variance / n)
-    return Estimate(means[:-1], errors[:-1], float(means[-1]), float(errors[-1]))
-
-
-def _effective_ranks(outer: Tensor) -> Array:
-    """Exp of the entropy of the eigenvalues' shares: 1 for a line, K where all directions count."""
-    values = torch.linalg.eigvalsh(outer).clamp(min=0)
-    shares = values / values.sum(-1, keepdim=True)
-    return torch.special.entr(shares).sum(-1).exp().cpu().numpy()
-
-
-@torch.no_grad()
 def attention_profile(
-    model: nn.Module, batches: Iterable[Tensor], *, effective_rank: bool = False
+    source: nn.Module | Source,
+    batches: Iterable[Tensor] | None = None,
+    *,
+    sequences: int = 16,
+    batch: int = 1,
+    length: int | None = None,
+    text: str | None = None,
+    checkpoint: str | None = None,
+    effective_rank: bool = False,
+    device: str = "auto",
+    tell: Tell = silent,
 ) -> Profile:
-    """The profile of a Prism model or any Hugging Face causal LM over batches of tokens (B, T).
+    """Where the heads of a Prism model or of any Hugging Face causal LM attend.
 
-    All sequences have one length and no padding. The model's own computation is not changed.
+    A model that is at hand needs ``batches`` of tokens (B, T), all of one length, none padded. A
+    run, a Hugging Face folder or a hub name is opened with its text, and its profile is kept: in
+    the run, or below ``analysis/``. ``text`` and ``length`` are as ``open_on_text`` takes them.
     """
-    recorder = Recorder(effective_rank)
-    training = model.training
-    model.eval()
-    try:
-        with _watched(model, recorder) as run:
-            for tokens in batches:
-                run(tokens.to(next(model.parameters()).device))
-    finally:
-        model.train(training)
-    return recorder.profile()
+    if isinstance(source, nn.Module):
+        if batches is None:
+            raise InputError("a model needs batches of tokens to be measured on")
+        return _profile(source, batches, effective_rank)
+    if batches is not None:
+        raise InputError(f"{source}: brings its text; batches are for models that are at hand")
+    opened = open_on_text(
+        source, checkpoint=checkpoint, text=text, length=length, windows=sequences, device=device
+    )
+    rows = opened.batches(sequences, batch)
+    shown = counted(tell, f"measuring {opened.named}", rows, -(-sequences // batch), "batches")
+    profile = _profile(opened.model, (each[:, :-1] for each in shown), effective_rank)
+    return replace(profile, source=str(opened.named), text=opened.text).write(opened.home)
 
 
-def _watched(model: nn.Module, recorder: Recorder) -> AbstractContextManager[Any]:
-    if isinstance(model, PrismLM):
-        return _watched_prism(model, recorder)
-    from prism_transformer.analysis.any_model import watched
-
-    return watched(model, recorder)
+def _profile(model: nn.Module, batches: Iterable[Tensor], effective_rank: bool) -> Profile:
+    found = record(model, batches, effective_rank)
+    return Profile(found.seq_len, found.n_sequences, tuple(found.widths), found.layers())
 
 
-@contextmanager
-def _watched_prism(model: PrismLM, recorder: Recorder) -> Iterator[Any]:
-    def run(tokens: Tensor) -> None:
-        if tokens.shape[1] > model.config.seq_len:
-            raise InputError(
-                f"sequences of {tokens.shape[1]} tokens; this model's context is "
-                f"{model.config.seq_len}"
-            )
-        layers = iter(range(len(model.layers)))
+def layer_table(first: Sequence[Profile], second: Sequence[Profile], statistic: str) -> Table:
+    """A row for each layer: of one arm, or of two and their difference; a profile for each seed."""
+    check_comparable([*first, *second])
+    return _difference(first, second, statistic) if second else _single(first, statistic)
 
-        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            y = causal_attention(q, k, v)
-            recorder(next(layers), q, k, y)
-            return y
 
-        model.hidden(model.embedding(tokens), attend=attend)
+def layer_figure(first: Sequence[Profile], second: Sequence[Profile], statistic: str) -> Figure:
+    """The same as a picture; of one arm, its first profile."""
+    from prism_transformer.figures.profiles import compare_profiles
 
-    # Compiled layers hold ordinary attention; this one runs as it is written.
-    with torch.compiler.set_stance("force_eager"):
-        yield run
+    if not second:
+        return first[0].plot(statistic)
+    means_one, means_two = ([each.means(statistic) for each in arm] for arm in (first, second))
+    # What tells the arms apart: their schedules, or else their names.
+    one, two = (str(HeadSchedule(arm[0].schedule)) for arm in (first, second))
+    names = (one, two) if one != two else (first[0].source, second[0].source)
+    return compare_profiles(means_one, means_two, names, second[0].n_progressive, statistic)
+
+
+def check_comparable(profiles: Sequence[Profile]) -> None:
+    """Refuse to set side by side what differs in more than its heads."""
+    for other in profiles[1:]:
+        for what in ("seq_len", "n_layers"):
+            one, two = getattr(profiles[0], what), getattr(other, what)
+            if one != two:
+                raise InputError(f"these profiles cannot be compared: {what} is {one} and {two}")
+
+
+def _single(profiles: Sequence[Profile], statistic: str) -> Table:
+    ranked = EFFECTIVE_RANK in profiles[0].statistics
+    known = BESIDE | ({"rank": EFFECTIVE_RANK} if ranked else {})
+    beside = {short: _over(profiles, name)[0] for short, name in known.items() if name != statistic}
+    means, spread = _over(profiles, statistic)
+    longest = np.abs(means).max() or 1.0
+    rows = [
+        {
+            "layer": layer,
+            "heads": profiles[0].schedule[layer],
+            "width": profiles[0].widths[layer],
+            statistic: float(means[layer]),
+            "+-": float(spread[layer]),
+            **{short: float(values[layer]) for short, values in beside.items()},
+            "chart": "▇" * round(BAR * abs(means[layer]) / longest),
+        }
+        for layer in range(len(means))
+    ]
+    keys = ("layer", "heads", "width", statistic, "+-", *beside)
+    return Table("attention", (*map(Column, keys), *words("chart")), tuple(rows))
+
+
+def _difference(first: Sequence[Profile], second: Sequence[Profile], statistic: str) -> Table:
+    (one, spread_one), (two, spread_two) = _over(first, statistic), _over(second, statistic)
+    gap = two - one
+    longest = np.abs(gap).max() or 1.0
+    rows: list[dict[str, Any]] = [
+        {
+            "layer": layer,
+            "heads": f"{first[0].schedule[layer]} / {second[0].schedule[layer]}",
+            "first": float(one[layer]),
+            "second": float(two[layer]),
+            "difference": float(value),
+            "+-": float(np.hypot(spread_one[layer], spread_two[layer])),
+            "chart": _bar(value / longest),
+        }
+        for layer, value in enumerate(gap)
+    ]
+    columns = (Column("layer"), *words("heads"), *map(Column, ("first", "second", "difference")))
+    return Table("attention", (*columns, Column("+-"), *words("chart")), tuple(rows))
+
+
+def _bar(share: float) -> str:
+    """To the left of the middle for what is negative."""
+    bar, half = "▇" * round(BAR / 2 * abs(share)), BAR // 2
+    return bar.rjust(half) + "|" if share < 0 else " " * half + "|" + bar
+
+
+def _over(profiles: Sequence[Profile], statistic: str) -> tuple[Array, Array]:
+    """The mean over seeds with its s.d.; of one model with its standard error over sequences."""
+    each = np.stack([profile.means(statistic) for profile in profiles])
+    if len(profiles) > 1:
+        return each.mean(0), each.std(0, ddof=1)
+    return each[0], np.array([layer[statistic].layer_error for layer in profiles[0].layers])

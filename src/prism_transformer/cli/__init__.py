@@ -1,28 +1,40 @@
-"""The ``prism`` command: verbs only. Each imports what it needs when it runs."""
+"""The ``prism`` command: arguments in, lines and an exit code out.
+
+Each module parses, calls a verb of the library, and prints what comes back; ``terminal.py`` has
+what they share, ``progress.py`` draws what verbs tell. Read ``train.py`` first. Commands import
+what they need when they run, so that ``prism --help`` is quick.
+"""
 
 from __future__ import annotations
 
-import errno
 import os
+import signal
 import sys
-from pathlib import Path
-from typing import NoReturn
+from collections.abc import Callable
+from contextlib import suppress
+from io import TextIOWrapper
+from typing import Any, NoReturn
 
-from cyclopts import App
+from cyclopts import App, CycloptsError, Parameter
 
 from prism_transformer import __version__
-from prism_transformer.cli.analyze import analyze, loss
 from prism_transformer.cli.bench import app as bench_app
+from prism_transformer.cli.bench import doctor
+from prism_transformer.cli.compare import compare
 from prism_transformer.cli.convert import export, import_model
-from prism_transformer.cli.doctor import doctor
-from prism_transformer.cli.evaluate import evaluate
+from prism_transformer.cli.measure import analyze, evaluate, loss
+from prism_transformer.cli.overrides import explained
 from prism_transformer.cli.prepare import prepare
-from prism_transformer.cli.recipe import recipes, show
+from prism_transformer.cli.recipe import neutrality, recipes, show
 from prism_transformer.cli.report import report
+from prism_transformer.cli.runs import runs
 from prism_transformer.cli.schedule import app as schedule_app
+from prism_transformer.cli.slurm import submit
 from prism_transformer.cli.study import app as study_app
 from prism_transformer.cli.train import generate, resume, train
-from prism_transformer.errors import InputError
+from prism_transformer.core.characters import KEPT, visible
+from prism_transformer.core.errors import InputError, sentence
+from prism_transformer.core.threads import prepare_environment
 
 app = App(
     name="prism",
@@ -30,37 +42,16 @@ app = App(
     version=__version__,
     help_format="plaintext",
     help_epilogue="Start here:  prism demo",
+    default_parameter=Parameter(negative_iterable=()),
 )
+app.register_install_completion_command()
 app.command(schedule_app)
 app.command(bench_app)
 app.command(study_app)
-app.command(show, help_epilogue="Example:  prism show prism-small optim.lr=3e-4 > mine.toml")
-app.command(recipes, help_epilogue="Example:  prism recipes prism-small --out mine.toml")
-app.command(prepare, help_epilogue="Example:  prism prepare sotu --out data/sotu")
-app.command(train, help_epilogue="Example:  prism train prism-nano train.seed=1 --out runs/first")
-app.command(resume, help_epilogue="Example:  prism resume runs/first")
-app.command(generate, help_epilogue='Example:  prism generate runs/first --prompt "My fellow"')
-app.command(
-    analyze,
-    help_epilogue="Example:  prism analyze runs/uniform --compare runs/prism --figure profile.svg",
-)
-app.command(loss, help_epilogue="Example:  prism loss runs/first --json")
-app.command(
-    evaluate,
-    name="eval",
-    help_epilogue="Example:  prism eval runs/first --tasks diagnostic --limit 20",
-)
-app.command(report, help_epilogue="Example:  prism report studies/nano --out report")
-app.command(doctor, help_epilogue="Example:  prism doctor --json")
-app.command(export, help_epilogue="Example:  prism export prism-small hf-prism-small")
-app.command(
-    import_model,
-    name="import",
-    help_epilogue='Example:  prism import path/to/llama prism-llama --schedule "8x4 16x4 32x24"',
-)
+submitted = "submit small --partition gpu --gpus 8 --time 4:00:00"
+study_app.command(submit, help_epilogue=f"Example:  prism study {submitted}")
 
 
-@app.command(help_epilogue="Example:  prism demo")
 def demo() -> int:
     """Run the study that shows everything at work, in a few minutes: prism study run demo."""
     from prism_transformer.cli.study import run
@@ -68,61 +59,93 @@ def demo() -> int:
     return run("demo")
 
 
-@app.command(help_epilogue="Example:  prism neutrality --out figures")
-def neutrality(*, out: Path = Path("figures")) -> int:
-    """Draw the paper's three schedules, build its small pair, and prove neutrality.
-
-    Parameters
-    ----------
-    out
-        Folder for the figures.
-    """
-    from prism_transformer.proof import prove
-    from prism_transformer.terminal import make_console
-
-    return 0 if prove(make_console(), out) else 1
+def help_for(*command: str) -> None:
+    """Print what a command does and its options."""
+    app.help_print(command)
 
 
-# Which extra of ours brings a package that a command may not find.
+# Every other command, by an example of its use, which begins with its name.
+COMMANDS: dict[str, Callable[..., Any]] = {
+    "show prism-small optim.lr=3e-4 > mine.toml": show,
+    "recipes prism-small --out mine.toml": recipes,
+    "prepare sotu --out data/sotu": prepare,
+    "train prism-micro train.seed=1 --out runs/first": train,
+    "resume runs/first": resume,
+    'generate runs/first --prompt "My fellow"': generate,
+    "analyze runs/uniform --compare runs/prism --figure profile.svg": analyze,
+    "loss runs/first --json": loss,
+    "eval runs/first --tasks diagnostic --limit 20": evaluate,
+    "compare runs/baseline-micro-seed0 runs/prism-micro-seed0": compare,
+    "report studies/nano --out report": report,
+    "doctor --json": doctor,
+    "export prism-small hf-prism-small": export,
+    'import path/to/llama prism-llama --schedule "8x4 16x4 32x24"': import_model,
+    "demo": demo,
+    "neutrality --out figures": neutrality,
+    "runs --json": runs,
+    "help train": help_for,
+}
+for example, command in COMMANDS.items():
+    app.command(command, name=example.split()[0], help_epilogue=f"Example:  prism {example}")
+
+# What each extra of ours brings that a command may not find.
 EXTRAS = {
-    "datasets": "data",
-    "orjson": "data",
-    "pyarrow": "data",
-    "tiktoken": "data",
-    "tokenizers": "data",
-    "lm_eval": "eval",
-    "jinja2": "report",
-    "optuna": "study",
-    "pandas": "report",
-    "psycopg": "study",
-    "scipy": "report",
+    "data": ("datasets", "orjson", "pyarrow", "tiktoken", "tokenizers"),
+    "eval": ("lm_eval",),
+    "report": ("jinja2", "pandas", "scipy"),
+    "slurm": ("submitit",),
+    "study": ("optuna", "psycopg"),
 }
 
 
 def main() -> NoReturn:
     """Run the command; what the user can fix is printed plainly and exits with 2."""
+    prepare_environment(os.environ)  # before a command imports torch
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # whatever a name holds, printing it never fails
+            stream.reconfigure(errors="backslashreplace")
+    problem, code = "", 0
     try:
-        code = app(sys.argv[1:], result_action="return_int_as_exit_code_else_zero")
+        code = _run(sys.argv[1:])
         sys.stdout.flush()
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        code = error.exit_code
-    except ModuleNotFoundError as error:
-        if error.name not in EXTRAS:
-            raise
-        extra = EXTRAS[error.name]
-        print(
-            f"error: this needs {error.name}: pip install 'prism-transformer[{extra}]'",
-            file=sys.stderr,
-        )
-        code = 2
     except BrokenPipeError:  # `prism ... | head`: the reader has seen enough, as for any program
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         code = 128 + 13  # SIGPIPE
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO):
+    except BaseException as error:
+        known = _missing_extra(error) or sentence(error)
+        if known is None:
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        print(f"error: {error.filename or 'output'}: {error.strerror}", file=sys.stderr)
-        code = 2
+        problem, code = known
+        if isinstance(error, OSError):
+            _drop_output()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # whoever is impatient now need not read how
+    if problem:
+        with suppress(OSError):
+            print(f"error: {visible(problem, keep=KEPT)}", file=sys.stderr)
     sys.exit(code)
+
+
+def _run(arguments: list[str]) -> int:
+    """The exit code of a command; a line that cannot be read is an error like any other."""
+    try:
+        return app(
+            arguments,
+            result_action="return_int_as_exit_code_else_zero",
+            print_error=False,
+            exit_on_error=False,
+        )
+    except CycloptsError as error:
+        raise InputError(explained(error, arguments)) from None
+
+
+def _missing_extra(error: BaseException) -> tuple[str, int] | None:
+    """Which extra of ours brings a module that is not there."""
+    name = error.name if isinstance(error, ModuleNotFoundError) else None
+    extra = next((extra for extra, names in EXTRAS.items() if name in names), None)
+    words = f"this needs {name}: pip install 'prism-transformer[{extra}]'"
+    return None if extra is None else (words, 2)
+
+
+def _drop_output() -> None:
+    """Let nobody fail on what could not be printed, when Python ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

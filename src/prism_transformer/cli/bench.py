@@ -1,30 +1,40 @@
-"""``prism bench``: speed on this machine, in interleaved rounds."""
+"""``prism bench``, speed on this machine in interleaved rounds, and ``prism doctor``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from prism_transformer.cli.output import Device, Figure, Json, Rounds, Whole, print_json
-from prism_transformer.errors import InputError
+from prism_transformer.cli.terminal import Device, Figure, Json, Rounds, Whole, print_json, whole
+from prism_transformer.core.errors import InputError
 
 if TYPE_CHECKING:
-    from prism_transformer.recipe import Recipe
-    from prism_transformer.train.device import Settings
+    from prism_transformer.bench.measure import Conditions
+    from prism_transformer.core.table import Table
+    from prism_transformer.recipe import ModelConfig
+    from prism_transformer.training.device import Settings
 
 app = App(
     name="bench",
     help="Measure speed: interleaved rounds, medians, half the range as spread.",
-    help_epilogue="Example:  prism bench schedules prism-nano --rounds 5",
+    help_epilogue="Example:  prism bench schedules prism-micro --rounds 5",
 )
+
+Recipe = Annotated[str, Parameter(help="Whose model to measure.")]
+Override = Annotated[str, Parameter(help="Changes to the recipe.")]
+Batch = Annotated[int, Parameter(converter=whole, help="Sequences at once.")]
+Length = Annotated[
+    int | None,
+    Parameter(converter=whole, help="Tokens a sequence; the model's context when left out."),
+]
 
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class Way:
+class Options:
     """Options that every measurement has."""
 
     rounds: Rounds = 5
@@ -33,107 +43,69 @@ class Way:
     as_json: Json = False
 
 
-DEFAULT = Way()
+DEFAULT = Options()
 
 
-@app.command(help_epilogue="Example:  prism bench train prism-nano")
+@app.command(help_epilogue="Example:  prism bench train prism-micro")
 def train(
-    recipe: str = "prism-nano",
+    recipe: Recipe = "prism-micro",
     /,
-    *overrides: str,
-    batch: Whole = 8,
-    length: Whole | None = None,
-    way: Way = DEFAULT,
+    *overrides: Override,
+    batch: Batch = 8,
+    length: Length = None,
+    options: Options = DEFAULT,
 ) -> None:
-    """One training step, eager and compiled, and its share of the matrix product's rate.
+    """One training step, eager and compiled, and its share of the matrix product's rate."""
+    from prism_transformer.bench.measure import train_table
 
-    Parameters
-    ----------
-    recipe
-        Whose model to measure.
-    overrides
-        Changes to the recipe.
-    batch
-        Sequences a step.
-    length
-        Tokens a sequence; the model's context when left out.
-    """
-    from prism_transformer.bench.tables import train_rows
-
-    wanted, settings = _open(recipe, overrides, way.device)
-    config = wanted.model
-    rows = train_rows(config, batch, length or config.seq_len, way.rounds, settings, _watch)
-    _report("training step", rows, settings, way, "way")
+    _run("training step", "way", train_table, options, recipe, overrides, batch, length)
 
 
-@app.command(help_epilogue="Example:  prism bench decode prism-nano")
+@app.command(help_epilogue="Example:  prism bench decode prism-micro")
 def decode(
-    recipe: str = "prism-nano",
-    /,
-    *overrides: str,
-    way: Way = DEFAULT,
+    recipe: Recipe = "prism-micro", /, *overrides: Override, options: Options = DEFAULT
 ) -> None:
-    """Decoding with the key-value cache, one sequence, after short and long prompts.
+    """Decoding with the key-value cache, one sequence, after short and long prompts."""
+    from prism_transformer.bench.measure import N_DECODED, decode_table
 
-    Parameters
-    ----------
-    recipe
-        Whose model to measure.
-    overrides
-        Changes to the recipe.
-    """
-    from prism_transformer.bench.tables import decode_rows
+    def measure(config: ModelConfig, conditions: Conditions) -> Table:
+        longest = config.seq_len - N_DECODED
+        return decode_table(config, sorted({min(16, longest), longest // 2, longest}), conditions)
 
-    wanted, settings = _open(recipe, overrides, way.device)
-    longest = wanted.model.seq_len - 32
-    lengths = sorted({min(16, longest), longest // 2, longest})
-    rows = decode_rows(wanted.model, lengths, way.rounds, settings, _watch)
-    _report("decoding", rows, settings, way, "way")
+    _run("decoding", "way", measure, options, recipe, overrides)
 
 
-@app.command(help_epilogue="Example:  prism bench attention prism-nano")
+@app.command(help_epilogue="Example:  prism bench attention prism-micro")
 def attention(
-    recipe: str = "prism-nano",
+    recipe: Recipe = "prism-micro",
     /,
-    *overrides: str,
-    batch: Whole = 4,
-    length: Whole | None = None,
-    way: Way = DEFAULT,
+    *overrides: Override,
+    batch: Batch = 4,
+    length: Length = None,
+    options: Options = DEFAULT,
 ) -> None:
     """Attention alone, forward and backward, for each head count of a schedule.
 
-    Parameters
-    ----------
-    recipe
-        Whose schedule to measure; its base head count is what the others are compared with.
-    overrides
-        Changes to the recipe.
-    batch
-        Sequences.
-    length
-        Tokens a sequence; the model's context when left out.
+    The recipe's base head count is what the others are compared with.
     """
-    from prism_transformer.bench.tables import attention_rows
+    from prism_transformer.bench.measure import attention_table
     from prism_transformer.schedule import HeadSchedule
 
-    wanted, settings = _open(recipe, overrides, way.device)
-    config = wanted.model
-    uniform = HeadSchedule((config.h_base,))
-    rows = attention_rows(
-        config.d_model, (uniform, config.schedule), batch, length or config.seq_len, way.rounds,
-        settings, _watch,
-    )  # fmt: skip
-    _report("attention", rows, settings, way, "heads")
+    def measure(config: ModelConfig, conditions: Conditions) -> Table:
+        base = HeadSchedule((config.h_base,))
+        return attention_table(config.d_model, (base, config.schedule), conditions)
+
+    _run("attention", "heads", measure, options, recipe, overrides, batch, length)
 
 
-@app.command(help_epilogue='Example:  prism bench schedules prism-nano "2x4 8x4" reversed')
+@app.command(help_epilogue='Example:  prism bench schedules prism-micro "2x4 8x4" reversed')
 def schedules(
-    recipe: str = "prism-nano",
+    recipe: Recipe = "prism-micro",
     /,
     *others: str,
-    batch: Whole = 4,
-    length: Whole | None = None,
-    way: Way = DEFAULT,
+    batch: Batch = 4,
+    length: Length = None,
+    options: Options = DEFAULT,
 ) -> None:
     """Schedules against the uniform twin: training, prefill, decoding, and layer by layer.
 
@@ -141,41 +113,34 @@ def schedules(
 
     Parameters
     ----------
-    recipe
-        Whose model and schedule to measure.
     others
         More schedules: presets, text, or reversed.
-    batch
-        Sequences in training and prefill.
-    length
-        Tokens a sequence; the model's context when left out.
     """
-    from prism_transformer.bench.tables import layer_rows, schedule_rows
-    from prism_transformer.design import resolve, reverse
+    from prism_transformer.bench.measure import layer_table, schedule_table
     from prism_transformer.schedule import HeadSchedule
+    from prism_transformer.schedules.design import reverse
+    from prism_transformer.schedules.paper import resolve
 
-    wanted, settings = _open(recipe, (), way.device)
-    config = wanted.model
-    uniform = HeadSchedule((config.h_base,) * config.n_layers)
-    more = [reverse(config.schedule) if name == "reversed" else resolve(name) for name in others]
-    chosen = list(dict.fromkeys([uniform, config.schedule, *more]))
-    for schedule in chosen:
-        if len(schedule) != config.n_layers:
-            raise InputError(f"{schedule}: has {len(schedule)} layers, {recipe} {config.n_layers}")
-        schedule.head_dims(config.d_model)  # says which layer does not fit
-    size = (batch, length or config.seq_len, way.rounds)
-    rows = schedule_rows(config, chosen, *size, settings, _watch)
-    layers = layer_rows(config, chosen, *size, settings, _watch)
-    _report("schedules", rows, settings, way, "schedule", layers)
+    def measure(config: ModelConfig, conditions: Conditions) -> tuple[Table, Table]:
+        uniform = HeadSchedule.uniform(config.h_base, config.n_layers)
+        more = (
+            reverse(config.schedule) if each == "reversed" else resolve(each) for each in others
+        )
+        chosen = list(dict.fromkeys([uniform, config.schedule, *more]))
+        for schedule in chosen:
+            if len(schedule) != config.n_layers:
+                depth = f"has {len(schedule)} layers, {recipe} {config.n_layers}"
+                raise InputError(f"{schedule}: {depth}")
+            schedule.head_dims(config.d_model)  # says which layer does not fit
+        each = (config, chosen, conditions)
+        return schedule_table(*each), layer_table(*each)
+
+    _run("schedules", "schedule", measure, options, recipe, (), batch, length)
 
 
 @app.command(help_epilogue="Example:  prism bench data --megabytes 5")
 def data(
-    *,
-    megabytes: Whole = 60,
-    rounds: Rounds = 5,
-    out: Figure = None,
-    as_json: Json = False,
+    *, megabytes: Whole = 60, rounds: Rounds = 5, out: Figure = None, as_json: Json = False
 ) -> None:
     """Tokenizing from JSONL to shards, against tiktoken on one thread.
 
@@ -184,54 +149,110 @@ def data(
     megabytes
         Size of the corpus: the embedded one, repeated.
     """
-    from prism_transformer.bench.tables import data_rows
+    from prism_transformer.bench.measure import data_table
 
-    way = Way(rounds, "cpu", out, as_json)
-    _, settings = _open("prism-nano", (), way.device)
-    _report("tokenizing", data_rows(megabytes, rounds, _watch), settings, way, "way")
+    options = Options(rounds, "cpu", out, as_json)
+    _run("tokenizing", "way", lambda _, conditions: data_table(megabytes, conditions), options)
 
 
-def _open(recipe: str, overrides: tuple[str, ...], device: str) -> tuple[Recipe, Settings]:
-    from prism_transformer.recipe_file import load_recipe
-    from prism_transformer.train.device import settle
+def _run(
+    what: str,
+    label: str,
+    measure: Callable[[ModelConfig, Conditions], Table | tuple[Table, Table]],
+    options: Options,
+    recipe: str = "prism-micro",
+    overrides: Sequence[str] = (),
+    batch: int = 1,
+    length: int | None = None,
+) -> None:
+    """Measure the model of a recipe under a progress bar, and tell what came out."""
+    from prism_transformer.bench.measure import Conditions
+    from prism_transformer.cli.progress import shown
+    from prism_transformer.cli.terminal import make_console
+    from prism_transformer.recipes.files import load_recipe
+    from prism_transformer.training.device import begin, settle
 
     wanted = load_recipe(recipe, [*overrides, "train.compile=off", "train.precision=auto"])
-    return wanted, settle(wanted, device)
-
-
-def _watch(runs: Iterator[tuple[str, float]], total: int) -> Iterator[tuple[str, float]]:
-    from prism_transformer.terminal import count_up, make_console
-
-    return count_up(make_console(stderr=True), "measuring", runs, total)
+    settings = begin(settle(wanted, options.device))
+    size = (options.rounds, batch, length or wanted.model.seq_len)
+    with shown(make_console(stderr=True)) as tell:
+        found = measure(wanted.model, Conditions(settings, *size, tell))
+    table, layers = found if isinstance(found, tuple) else (found, None)
+    _report(what, label, table, layers, settings, options)
 
 
 def _report(
     what: str,
-    rows: list[dict[str, Any]],
-    settings: Settings,
-    way: Way,
     label: str,
-    layers: list[dict[str, Any]] | None = None,
+    table: Table,
+    layers: Table | None,
+    settings: Settings,
+    options: Options,
 ) -> None:
-    from prism_transformer.terminal import make_console, row_table, say
-    from prism_transformer.train.environment import machine
+    from prism_transformer.cli.terminal import make_console, print_table, say
+    from prism_transformer.training.environment import machine
 
     facts = machine(settings)
-    if way.out is not None:
-        from prism_transformer.plots.figures import save, speeds
+    rows = table.plain_rows()
+    if options.out is not None:
+        from prism_transformer.figures.comparisons import speeds
+        from prism_transformer.figures.style import save
 
-        save(speeds(rows, label, what), way.out)
-    if way.as_json:
-        print_json(
-            {"what": what, "machine": facts, "rows": rows} | ({"layers": layers} if layers else {})
-        )
+        save(speeds(table, label, what), options.out)
+    if options.as_json:
+        more = {} if layers is None else {"layers": layers.plain_rows()}
+        print_json({"what": what, "machine": facts, "rows": rows} | more)
         return
     console = make_console()
-    console.print(row_table(rows))
-    if layers:
-        say(console, "")
-        say(console, "one layer of each phase, forward and backward")
-        console.print(row_table(layers))
+    print_table(console, table)
+    if layers is not None:
+        say(console, "\none layer of each phase, forward and backward")
+        print_table(console, layers)
     say(console, ", ".join(f"{key} {value}" for key, value in facts.items()))
-    if way.out is not None:
-        say(console, f"wrote {way.out}")
+    if options.out is not None:
+        say(console, f"wrote {options.out}")
+
+
+def doctor(*, train: bool = False, device: Device = "auto", as_json: Json = False) -> int:
+    """Say in a few minutes whether everything is right on this machine, and what to do if not.
+
+    Parameters
+    ----------
+    train
+        Take 20 real steps of every model of the paper instead, on all GPUs: tokens/s, utilisation
+        and memory beside the paper's and an estimate. Without a GPU of the nano recipe.
+    """
+    if train:
+        return _try_training(device, as_json)
+    from prism_transformer.bench.doctor import CHECKS, diagnose, doctor_settings
+    from prism_transformer.cli.terminal import make_console, say
+
+    console = make_console()
+    console.quiet = as_json
+    settings, found = doctor_settings(device), []
+    for check in CHECKS:
+        with console.status(f"checking {check.__name__}"):
+            each = diagnose(check, settings)
+        found.append(each)
+        say(console, f"{'ok  ' if each.ok else 'FAIL'}  {each.check:<10}  {each.found}")
+        if each.remedy:
+            say(console, f"{'':<18}{each.remedy}")
+    failed = [each.check for each in found if not each.ok]
+    say(console, f"{', '.join(failed)}: see above" if failed else "everything is right")
+    if as_json:
+        print_json([asdict(each) for each in found])
+    return 1 if failed else 0
+
+
+def _try_training(device: str, as_json: bool) -> int:
+    from prism_transformer.bench.trial import trials
+    from prism_transformer.cli.progress import shown
+    from prism_transformer.cli.terminal import make_console, print_table
+
+    with shown(make_console(stderr=True)) as tell:
+        table = trials(device, tell=tell)
+    if as_json:
+        print_json(table.plain_rows())
+    else:
+        print_table(make_console(), table)
+    return 1 if any(str(row["note"]).startswith("FAILED") for row in table.rows) else 0

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Literal
 
-from prism_transformer.errors import InputError
+from cyclopts import Parameter
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from prism_transformer.model import PrismLM
-
-MAX_WINDOWS = 64  # a loss before and after needs no more text
-MAX_CHARACTERS = 1_000_000
+from prism_transformer.cli.overrides import Schedule, schedule_text
+from prism_transformer.cli.terminal import make_console, say
+from prism_transformer.core.errors import InputError
 
 
 def export(
-    source: str, out: Path, /, *, tokenizer: str | None = None, seed: int | None = None
+    source: str,
+    out: Path,
+    /,
+    *,
+    as_: Annotated[Literal["prism", "llama"], Parameter(name="--as")] = "prism",
+    code: Annotated[bool, Parameter(negative="")] = False,
+    gguf: Annotated[bool, Parameter(negative="")] = False,
+    type_: Annotated[Literal["f32", "f16", "q8_0"] | None, Parameter(name="--type")] = None,
+    tokenizer: str | None = None,
+    seed: int | None = None,
 ) -> None:
     """Write a run or a native model as a Hugging Face folder that stands alone.
 
@@ -27,38 +31,66 @@ def export(
     Parameters
     ----------
     source
-        A run (its newest sound checkpoint), a native model folder, or a recipe, for its initial
-        weights.
+        A run (its newest sound checkpoint), a native model folder, a Prism model of Hugging Face,
+        or a recipe, for its initial weights.
     out
-        The new folder: config, weights, generation config, tokenizer, model card.
+        The new folder: config, weights, generation config, tokenizer, model card. With --gguf the
+        new file.
+    as_
+        llama: a plain Llama that needs no code of ours, of a uniform schedule.
+    code
+        Put the few files of code beside the weights, for where only transformers and torch are.
+    gguf
+        A file for llama.cpp instead, and what its one head width costs.
+    type_
+        Of a GGUF file's matrices; f32 when left out.
     tokenizer
         A Hugging Face tokenizer to put in: a folder or a hub name.
     seed
         Seed of a recipe's initial weights; the recipe's own when left out.
     """
-    from prism_transformer.folders import check_new
-    from prism_transformer.hf.export import export_checkpoint, export_model
-    from prism_transformer.hf.folder import read_tokenizer
-    from prism_transformer.train.run import is_run
-    from prism_transformer.train.trained import newest_model
+    if gguf + code + (as_ == "llama") > 1:
+        raise InputError("--gguf, --code and --as llama exclude each other")
+    if type_ is not None and not gguf:
+        raise InputError("--type is of a GGUF file: add --gguf")
+    if gguf:
+        _export_gguf(source, out, type_ or "f32", tokenizer, seed)
+        return
+    from prism_transformer.hf import export as hf
+    from prism_transformer.hf.vllm_plugin import widths_without_kernel
 
-    check_new(out)
-    words = read_tokenizer(tokenizer, required=True) if tokenizer else None
-    if is_run(Path(source)):
-        _refuse_seed(source, seed)
-        export_checkpoint(Path(source), newest_model(Path(source)), out, words)
-    else:
-        export_model(_native(source, seed), out, words)
-    print(f"wrote {out}")
+    done = hf.export(source, out, tokenizer=tokenizer, seed=seed, form="code" if code else as_)
+    if missing := widths_without_kernel(done.head_dims):
+        widths = ", ".join(map(str, missing))
+        print(f"note: vLLM has no CPU kernel for heads {widths} wide; other engines run them")
+    print(f"wrote {done.folder}")
+
+
+def _export_gguf(
+    source: str,
+    out: Path,
+    kind: Literal["f32", "f16", "q8_0"],
+    tokenizer: str | None,
+    seed: int | None,
+) -> None:
+    from prism_transformer.hf.llamacpp import export_gguf
+
+    padding = export_gguf(source, out, kind=kind, tokenizer=tokenizer, seed=seed)
+    if padding.cache > 1:
+        print(
+            f"heads are padded to one width, {padding.width}: {padding.parameters:.2f} times the "
+            f"parameters, {padding.cache:.2f} times the KV cache"
+        )
+        if padding.tiled_width < padding.width:
+            print(
+                f'trained with model.rope_frequencies = "tiled" the width would be '
+                f"{padding.tiled_width}"
+            )
+    print(f"wrote {out}, {out.stat().st_size / 1e6:.1f} MB")
 
 
 def import_model(
-    source: str,
-    out: Path,
-    /,
-    *,
-    schedule: str | None = None,
-    text: Path | None = None,
+    source: str, out: Path, /, *, schedule: Schedule = None, text: Path | None = None
 ) -> None:
     """Read a Hugging Face model: a Prism model becomes native, a Llama becomes Prism.
 
@@ -72,103 +104,23 @@ def import_model(
     out
         The new folder.
     schedule
-        Heads per layer for a Llama: a preset or text such as "8x4 16x4 32x24".
+        Heads per layer for a Llama: a preset or text such as 8x4 16x4 32x24.
     text
         A text file; prints a Llama's loss on it before and after.
     """
-    from prism_transformer.folders import check_new
-    from prism_transformer.hf.folder import read_config
+    from prism_transformer.cli.progress import shown
+    from prism_transformer.hf import importing
 
-    check_new(out)
-    kind = read_config(source).model_type
-    if kind == "prism":
-        _import_prism(source, out, schedule, text)
-    elif schedule is None:
-        raise InputError(
-            f"{source}: is a {kind} model; choose its heads per layer with --schedule "
-            "(prism schedule design proposes some)"
+    console, heads = make_console(), schedule_text(schedule) if schedule else None
+    with shown(console) as tell:
+        done = importing.import_model(source, out, schedule=heads, text=text, tell=tell)
+    if done.loss_before is not None:
+        losses = f"{done.loss_before:.4f} nats before, {done.loss_after:.4f} after"
+        say(console, f"loss on {text}: {losses}")
+    if done.llama_heads is not None:
+        advice = (
+            "train the model further before use" if done.n_changed else "the function is Llama's"
         )
-    else:
-        _import_llama(source, out, schedule, text)
-    print(f"wrote {out}")
-
-
-def _native(source: str, seed: int | None) -> PrismLM:
-    """A folder's model, or a recipe's with its initial weights."""
-    from prism_transformer.model import PrismLM
-    from prism_transformer.recipe_file import load_recipe
-    from prism_transformer.weights import load_model
-
-    if Path(source).is_dir():
-        _refuse_seed(source, seed)
-        return load_model(Path(source))
-    recipe = load_recipe(source)
-    return PrismLM(recipe.model, recipe.train.seed if seed is None else seed)
-
-
-def _refuse_seed(source: str, seed: int | None) -> None:
-    if seed is not None:
-        raise InputError(f"{source}: is a trained model; --seed is for recipes")
-
-
-def _import_prism(source: str, out: Path, schedule: str | None, text: Path | None) -> None:
-    from prism_transformer.hf.convert import to_native
-    from prism_transformer.hf.folder import read_prism
-    from prism_transformer.weights import save_model
-
-    if schedule or text:
-        raise InputError(f"{source}: is a Prism model; --schedule and --text are for Llamas")
-    save_model(to_native(read_prism(source)), out)
-
-
-def _import_llama(source: str, out: Path, schedule: str, text: Path | None) -> None:
-    from prism_transformer.design import resolve
-    from prism_transformer.hf.convert import from_llama
-    from prism_transformer.hf.folder import read_llama, read_tokenizer, write_hf
-    from prism_transformer.terminal import make_console
-
-    chosen = resolve(schedule)
-    words = read_tokenizer(source, required=text is not None)
-    llama = read_llama(source)
-    if words is not None and len(words) > llama.config.vocab_size:
-        raise InputError(f"{source}: has {len(words)} tokens for {llama.config.vocab_size} rows")
-    tokens = None if text is None else _tokens(text, words)
-    console = make_console()
-    before = None if tokens is None else _loss(console, "before", llama, tokens)
-    heads = llama.config.num_attention_heads
-    model = from_llama(llama, chosen, None if words is None else len(words))
-    changed = sum(n != heads for n in chosen.heads)
-    if tokens is not None:
-        after = _loss(console, "after", model, tokens)
-        console.print(f"loss on {text}: {before:.4f} nats before, {after:.4f} after")
-    console.print(
-        f"{changed} of {len(chosen)} layers have another head count than Llama's {heads}: "
-        + ("train the model further before use." if changed else "the function is Llama's.")
-    )
-    note = f"Converted from a Llama, {heads} heads in every layer, not trained since."
-    write_hf(model, out, words, note if changed else "")
-
-
-def _tokens(text: Path, tokenizer: Any) -> Any:
-    import torch
-
-    try:
-        with text.open(encoding="utf-8") as stream:
-            content = stream.read(MAX_CHARACTERS)
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{text}: cannot be read as text: {error}") from None
-    tokens = tokenizer(content, add_special_tokens=False, verbose=False)["input_ids"]
-    if len(tokens) < 2:
-        raise InputError(f"{text}: has {len(tokens)} tokens; a loss needs at least 2")
-    return torch.tensor(tokens)
-
-
-def _loss(console: Console, when: str, model: Any, tokens: Any) -> float:
-    """Mean loss over the first windows of a text."""
-    from prism_transformer.hf.convert import window_losses
-    from prism_transformer.terminal import count_up
-
-    seq_len = min(model.config.max_position_embeddings, 1024, len(tokens))
-    count = min(len(tokens) // seq_len, MAX_WINDOWS)
-    losses = window_losses(model, tokens[: count * seq_len], seq_len)
-    return fmean(count_up(console, f"loss {when}", losses, count))
+        changed = f"{done.n_changed} of {len(done.schedule)} layers have another head count"
+        say(console, f"{changed} than Llama's {done.llama_heads}: {advice}.")
+    say(console, f"wrote {done.folder}")

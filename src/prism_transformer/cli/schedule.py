@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cyclopts import App, Parameter
 
-from prism_transformer.cli.output import Json, Whole, print_json, print_rows
-from prism_transformer.errors import InputError
+from prism_transformer.cli.overrides import schedule_text
+from prism_transformer.cli.terminal import (
+    Json,
+    Whole,
+    make_console,
+    print_json,
+    print_rows,
+    print_staircase,
+    print_table,
+    say,
+)
+from prism_transformer.core.errors import InputError
+from prism_transformer.core.table import Column, Table, words
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from prism_transformer.schedule import HeadSchedule
+
+Facts = dict[str, Any]
+
+# Rules without which there is no model, where the others only say that it is not the paper's.
+IMPOSSIBLE = {"divisibility", "grouping"}
+VERDICTS = {"holds": "green", "note": "yellow", "broken": "red"}
 
 app = App(
     name="schedule",
@@ -41,15 +61,13 @@ class Model:
     layers: Whole | None = None
 
 
-UNKNOWN = Model()
+ANY = Model()
 
 
 @app.command(help_epilogue='Example:  prism schedule show "3x2 6x2 8x2 12x6" --d-model 768')
 def show(
-    schedule: str,
-    /,
-    *,
-    model: Model = UNKNOWN,
+    *schedule: str,
+    model: Model = ANY,
     against: str | None = None,
     figure: Path | None = None,
     device: str | None = None,
@@ -61,7 +79,7 @@ def show(
     Parameters
     ----------
     schedule
-        A preset (prism schedule list) or text such as "3x2 12x10" or "3,3,12,12".
+        A preset (prism schedule list) or text such as 3x2 12x10 or 3,3,12,12.
     against
         The schedule on the figure's left; the uniform twin when left out.
     figure
@@ -71,8 +89,6 @@ def show(
     dtype
         Precision for that question; float32 on the CPU and else bfloat16 when left out.
     """
-    from prism_transformer.describe import schedule_facts
-
     if against is not None and figure is None:
         raise InputError(f"--against {against} is for a figure; give --figure too")
     if dtype is not None and device is None:
@@ -81,17 +97,15 @@ def show(
     shown.head_dims(d_model)
     backends = None
     if device is not None:
-        from prism_transformer.kernels import layer_backends
+        from prism_transformer.schedules import hardware
 
-        backends = layer_backends(shown, d_model, device, dtype)
+        backends = hardware.layer_backends(shown, d_model, device, dtype)
     if figure is not None:
         _draw_figure(figure, shown, against, d_model, h_base)
     facts = schedule_facts(shown, d_model, h_base, backends)
     if as_json:
         print_json(facts | ({"figure": str(figure)} if figure else {}))
         return
-    from prism_transformer.terminal import make_console, print_schedule, say
-
     console = make_console()
     print_schedule(console, facts)
     if figure is not None:
@@ -102,37 +116,36 @@ def show(
     help_epilogue='Example:  prism schedule check "4x3 8x3 16x18" --d-model 1024 --h-base 16',
 )
 def check(
-    schedule: str,
-    /,
-    *,
-    model: Model = UNKNOWN,
-    as_json: Json = False,
+    *schedule: str, model: Model = ANY, queries_per_kv: Whole = 1, as_json: Json = False
 ) -> int:
     """Hold a schedule against the paper's rules; exit code 1 when one is broken.
 
-    The three constraints and two guidelines decide. Findings on hardware are advice.
+    The three constraints and two guidelines decide. Findings on hardware are advice. Exit code 2
+    when no model can have it.
 
     Parameters
     ----------
     schedule
-        A preset (prism schedule list) or text such as "3x2 12x10" or "3,3,12,12".
+        A preset (prism schedule list) or text such as 3x2 12x10 or 3,3,12,12.
+    queries_per_kv
+        Queries that share a key-value head (GQA); every layer must admit it.
     """
-    from prism_transformer.describe import schedule_facts
+    from prism_transformer.schedules.rules import check_grouping
 
     checked, d_model, h_base = _read_schedule(schedule, model)
     facts = schedule_facts(checked, d_model, h_base)
-    broken = [f for f in facts["findings"] if not f["ok"] and f["kind"] != "hardware"]
-    facts["ok"] = not broken
+    if queries_per_kv != 1:
+        facts["findings"].append(asdict(check_grouping(checked, queries_per_kv)))
+    broken = [each["rule"] for each in facts["findings"] if _verdict(each) == "broken"]
     if as_json:
-        print_json(facts)
+        print_json(facts | {"ok": not broken})
     else:
-        from prism_transformer.terminal import make_console, print_findings
-
         console = make_console()
         print_findings(console, facts["findings"])
-        rules = ", ".join(f["rule"] for f in broken)
-        console.print(f"\n{checked}: " + (f"breaks {rules}" if broken else "keeps every rule"))
-    return 1 if broken else 0
+        result = f"breaks {', '.join(broken)}" if broken else "keeps every rule"
+        impossible = "; no model can have it" if IMPOSSIBLE & set(broken) else ""
+        console.print(f"\n{checked}: {result}{impossible}")
+    return InputError.exit_code if IMPOSSIBLE & set(broken) else 1 if broken else 0
 
 
 @app.command(
@@ -166,25 +179,15 @@ def design(
     most
         How many to propose.
     """
-    from dataclasses import asdict
+    from rich.padding import Padding
 
-    from prism_transformer.design import propose
+    from prism_transformer.schedules.design import propose
 
-    proposals = propose(
-        d_model,
-        layers,
-        h_base,
-        queries_per_kv=queries_per_kv,
-        tensor_parallel=tensor_parallel,
-        most=most,
-    )
+    shared = {"queries_per_kv": queries_per_kv, "tensor_parallel": tensor_parallel}
+    proposals = propose(d_model, layers, h_base, most=most, **shared)
     if as_json:
         print_json([asdict(p) | {"schedule": str(p.schedule)} for p in proposals])
         return
-    from rich.padding import Padding
-
-    from prism_transformer.terminal import make_console, print_staircase
-
     console = make_console()
     for rank, proposal in enumerate(proposals, start=1):
         console.print(f"[bold]{rank}. {proposal.schedule}[/bold]")
@@ -201,7 +204,7 @@ def design(
 @app.command(name="list", help_epilogue="Example:  prism schedule list --json")
 def list_presets(*, as_json: Json = False) -> None:
     """List the paper's schedules: three models and the rows of its ablation."""
-    from prism_transformer.design import presets
+    from prism_transformer.schedules.paper import presets
 
     rows = [
         {
@@ -217,10 +220,13 @@ def list_presets(*, as_json: Json = False) -> None:
     print_rows(rows, as_json)
 
 
-def _read_schedule(text: str, model: Model) -> tuple[HeadSchedule, int, int]:
+def _read_schedule(words: Sequence[str], model: Model) -> tuple[HeadSchedule, int, int]:
     """A schedule with its d_model and h_base, taken from the preset where not given."""
-    from prism_transformer.design import presets, resolve
+    from prism_transformer.schedules.paper import presets, resolve
 
+    if not words:
+        raise InputError("name a preset (prism schedule list) or a schedule such as 3x2 12x10")
+    text = schedule_text(words)
     preset = presets().get(text)
     schedule = resolve(text)
     if model.layers is not None:
@@ -238,9 +244,10 @@ def _read_schedule(text: str, model: Model) -> tuple[HeadSchedule, int, int]:
 def _draw_figure(
     file: Path, schedule: HeadSchedule, against: str | None, d_model: int, h_base: int
 ) -> None:
-    from prism_transformer.design import presets, resolve
-    from prism_transformer.plots.figures import check_format, head_schedules, save
+    from prism_transformer.figures.schedules import head_schedules
+    from prism_transformer.figures.style import check_format, save
     from prism_transformer.schedule import HeadSchedule
+    from prism_transformer.schedules.paper import presets, resolve
 
     check_format(file)
     left = resolve(against) if against else HeadSchedule.uniform(h_base, len(schedule))
@@ -249,3 +256,112 @@ def _draw_figure(
     if preset is not None and preset.d_model != d_model:
         raise InputError(f"preset {against} is for d_model {preset.d_model}, not {d_model}")
     save(head_schedules(left, schedule, d_model), file)
+
+
+def schedule_facts(
+    schedule: HeadSchedule, d_model: int, h_base: int, backends: Sequence[str] | None = None
+) -> Facts:
+    """A schedule on a model of this width, for ``--json``: layers, findings, degrees, controls."""
+    from prism_transformer.schedules import design, hardware, rules
+
+    findings = rules.check_rules(schedule, d_model, h_base)
+    facts: Facts = {
+        "schedule": str(schedule),
+        "heads": list(schedule.heads),
+        "n_layers": len(schedule),
+        "d_model": d_model,
+        "h_base": h_base,
+        "mean_heads": schedule.mean_heads,
+        "degrees": list(hardware.degrees(schedule)),
+    }
+    if findings[0].ok:  # where a layer does not split d_model there are no widths to speak of
+        findings += hardware.check_hardware(schedule, d_model)
+        facts["layers"] = _layers(schedule, d_model, backends)
+        facts["controls"] = {
+            "reversed": str(design.reverse(schedule)),
+            "shuffled:0": str(design.shuffle(schedule, 0)),
+            "bracketing": [str(s) for s in design.bracketing_uniforms(schedule, d_model)],
+        }
+    return facts | {"findings": [asdict(finding) for finding in findings]}
+
+
+def _layers(schedule: HeadSchedule, d_model: int, backends: Sequence[str] | None) -> list[Facts]:
+    from prism_transformer.schedules.hardware import Alignment
+
+    kinds = map(Alignment, schedule.head_dims(d_model))
+    return [
+        {
+            "layer": layer,
+            "heads": schedule.heads[layer],
+            "width": kind.width,
+            "power_of_two": kind.power_of_two,
+            "flash_tile": kind.tile,
+            "alignment": str(kind),
+            **({"backend": backends[layer]} if backends else {}),
+        }
+        for layer, kind in enumerate(kinds)
+    ]
+
+
+def print_schedule(console: Console, facts: Facts) -> None:
+    """Heading, staircase, layers by phase, findings, controls."""
+    from prism_transformer.schedule import HeadSchedule
+    from prism_transformer.schedules.hardware import UNKNOWN
+
+    schedule = HeadSchedule(tuple(facts["heads"]))
+    console.print(f"[bold]{schedule}[/bold]", end="   ")
+    console.print(
+        f"{facts['n_layers']} layers, d_model {facts['d_model']}, h_base {facts['h_base']}, "
+        f"mean {facts['mean_heads']:.3g} heads\n"
+    )
+    print_staircase(console, schedule)
+    if "layers" in facts:
+        console.print()
+        print_table(console, _phase_table(schedule, facts["layers"]))
+        if any(row.get("backend") == UNKNOWN for row in facts["layers"]):
+            console.print(f"{UNKNOWN}: torch can only say on a machine that has the device")
+    console.print()
+    print_findings(console, facts["findings"])
+    if "controls" in facts:
+        console.print("\n[bold]controls[/bold] for a fair comparison")
+        console.print(f"  reversed    {facts['controls']['reversed']}")
+        console.print(f"  shuffled    {facts['controls']['shuffled:0']}   (seed 0)")
+        console.print(f"  bracketing  {', '.join(facts['controls']['bracketing'])}")
+
+
+def _phase_table(schedule: HeadSchedule, layers: Sequence[Facts]) -> Table:
+    """One row per phase: its layers are alike."""
+    from prism_transformer.schedules.rules import spans
+
+    columns = [Column("layers"), Column("heads"), Column("width")]
+    columns.append(Column("alignment", numeric=False, name="on CUDA"))
+    if "backend" in layers[0]:
+        columns.append(Column("backend", numeric=False, name="SDPA backend"))
+    rows = []
+    for phase in schedule.phases:
+        facts = layers[phase.first_layer] | {"layers": spans(phase.layers)}
+        rows.append({column.key: facts[column.key] for column in columns})
+    return Table("phases", tuple(columns), tuple(rows))
+
+
+def print_findings(console: Console, findings: Sequence[Facts]) -> None:
+    """Each rule with its verdict; a broken one with its layers."""
+    from prism_transformer.schedules.rules import layer_ranges
+
+    rows = tuple(
+        {
+            "rule": finding["rule"],
+            "kind": finding["kind"],
+            "verdict": _verdict(finding),
+            "why": finding["reason"]
+            + (f" ({layer_ranges(finding['layers'])})" if finding["layers"] else ""),
+        }
+        for finding in findings
+    )
+    print_table(console, Table("findings", words(*rows[0]), rows), VERDICTS)
+
+
+def _verdict(finding: Facts) -> str:
+    if finding["ok"]:
+        return "holds"
+    return "note" if finding["kind"] == "hardware" else "broken"

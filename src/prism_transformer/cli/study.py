@@ -2,22 +2,44 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
-from cyclopts.validators import Number
 
-from prism_transformer.cli.output import Device, Json, Whole, print_json, whole
-from prism_transformer.errors import InputError
+from prism_transformer.cli.compare import print_comparison
+from prism_transformer.cli.study_options import (
+    ALONE,
+    HERE,
+    Override,
+    Place,
+    Processes,
+    StudyName,
+    Workers,
+    WorkHere,
+)
+from prism_transformer.cli.terminal import (
+    Device,
+    Json,
+    duration,
+    make_console,
+    print_json,
+    print_rows,
+    print_staircase,
+    print_table,
+    print_written,
+    say,
+)
+from prism_transformer.core.errors import InputError
+from prism_transformer.core.table import table_of
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from prism_transformer.study.folder import StudyFolder
     from prism_transformer.study.plan import Plan
-    from prism_transformer.study.queue import Queue
-    from prism_transformer.study.study import Home
+    from prism_transformer.study.search import Standing
 
 app = App(
     name="study",
@@ -25,331 +47,354 @@ app = App(
     help_epilogue="Start here:  prism study run demo",
 )
 
-Out = Annotated[
-    Path | None, Parameter(help="The study's folder; studies/ and its name when left out.")
-]
-Storage = Annotated[
-    str | None,
-    Parameter(
-        help="A database that workers share, as in postgresql://user@host/name; "
-        "an SQLite file in the study's folder when left out."
-    ),
-]
-
-AT_LEAST_ONE = Number(gte=1)
-
-
-@Parameter(name="*")
-@dataclass(frozen=True)
-class Way:
-    """Where and how a study is worked on: options that its commands share."""
-
-    out: Out = None
-    storage: Storage = None
-    processes: Annotated[
-        int | None,
-        Parameter(
-            converter=whole,
-            validator=AT_LEAST_ONE,
-            help="Processes that train one run together; what the study says when left out.",
-        ),
-    ] = None
-    device: Device = "auto"
-    heartbeat: Annotated[
-        Whole,
-        Parameter(
-            validator=AT_LEAST_ONE,
-            help="Seconds between signs of life; who misses six is taken for dead.",
-        ),
-    ] = 10
-
-
-DEFAULT = Way()
+ARMS_DRAWN = 4  # staircases before a table takes over
 EXAMPLE = "Example:  prism study"
 
 
-@app.command(help_epilogue=f"{EXAMPLE} run demo")
-def run(study: str, /, *, way: Way = DEFAULT) -> int:
+@app.command(help_epilogue=f"{EXAMPLE} run small train.micro_batch=8 --seeds 0,1")
+def run(study: StudyName, /, *overrides: Override, options: WorkHere = ALONE) -> int:
     """Do everything that is not done yet, then compare; killed at any moment, call it again.
 
     Exit code 1 when a run failed; the others are finished all the same.
-
-    Parameters
-    ----------
-    study
-        A study file, or the name of one that ships (prism study list).
     """
-    from prism_transformer.study.show import print_plan
-    from prism_transformer.terminal import make_console
+    from prism_transformer.cli.picture import watched
+    from prism_transformer.reporting.write import report
+    from prism_transformer.study.api import run_study
+    from prism_transformer.study.sentences import answer
 
-    console = make_console()
-    home = _home(study, way.out, way.storage)
-    print_plan(console, home, way.device)
-    home.check()
-    _prepare(console, home.plan)
-    queue = _queue(home, way.heartbeat)
-    home.begin(queue)
-    _work(console, home, queue, way, more=False)
-    return _finish(console, home)
+    console, opened = make_console(), options.open(study, overrides)
+    _print_plan(console, opened, options.device, options.processes, options.workers)
+    opened = _tuned(console, opened, options)
+    with watched(console, opened) as tell:
+        result = run_study(opened, tell=tell, **options.how)
+    print_comparison(console, result.comparison)
+    with console.status("drawing the report"):
+        written = report([opened.folder], opened.folder / "report")
+    for name, reason in result.failures.items():
+        say(console, f"FAILED  {name}: {reason}")
+    console.print()
+    for line in answer(result.collected.facts, result.comparison):
+        say(console, line)
+    say(console, f"table: {opened.folder / 'collected'}")
+    say(console, f"report: {written.page}")
+    return 1 if result.failures else 0
 
 
 @app.command(help_epilogue=f"{EXAMPLE} work small --storage postgresql://lab@db/prism")
-def work(study: str, /, *, way: Way = DEFAULT) -> int:
+def work(
+    study: StudyName,
+    /,
+    *overrides: Override,
+    options: WorkHere = ALONE,
+    cell: tuple[str, ...] | None = None,
+) -> int:
     """Help with a study that was begun elsewhere, until nothing is left to do.
 
     As many machines as there are may do this at once; prism study plan --begin or prism study run
-    comes first.
+    comes first, with the same overrides.
 
     Parameters
     ----------
-    study
-        The same study file as everywhere.
+    cell
+        Do this run alone, by its name in prism study plan, without a queue; may be given again.
     """
-    from prism_transformer.terminal import make_console
+    from prism_transformer.cli.picture import watched
+    from prism_transformer.study.api import work_on
+    from prism_transformer.study.slurm import do_cells
 
-    console = make_console()
-    home = _home(study, way.out, way.storage)
-    home.check()
-    queue = _queue(home, way.heartbeat)
-    queue.counts()  # says it when nobody began
-    _prepare(console, home.plan)
-    _work(console, home, queue, way)
-    return 1 if home.failures() else 0
+    opened, how = options.open(study, overrides), options.how
+    with watched(make_console(), opened) as tell:
+        if cell:  # here and now: no queue to tell that one is alive, nobody beside it
+            del how["heartbeat"], how["workers"]
+            failures = do_cells(opened, cell, tell=tell, **how)
+        else:
+            failures = work_on(opened, tell=tell, **how)
+    return 1 if failures else 0
 
 
 @app.command(help_epilogue=f"{EXAMPLE} plan ablation")
 def plan(
-    study: str,
+    study: StudyName,
     /,
-    *,
-    out: Out = None,
-    storage: Storage = None,
-    begin: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
+    *overrides: Override,
+    place: Place = HERE,
+    begin: Annotated[
+        bool,
+        Parameter(
+            negative=(),
+            show_default=False,
+            help="Also put them into the queue, for prism study work.",
+        ),
+    ] = False,
     device: Device = "auto",
+    workers: Workers = "auto",
+    processes: Processes = None,
     as_json: Json = False,
 ) -> None:
-    """Show the runs of a study and how long they will take.
-
-    Parameters
-    ----------
-    study
-        A study file, or the name of one that ships.
-    begin
-        Also put them into the queue, for prism study work.
-    """
-    from prism_transformer.study.show import print_plan
-    from prism_transformer.terminal import make_console
-
-    home = _home(study, out, storage)
-    home.check()
+    """Show the runs of a study, how long they will take, and the disk that they need."""
+    opened = place.open(study, overrides)
+    opened.check()
+    first = opened.tuner if opened.plan.untuned else opened
     if begin:
-        home.begin(_queue(home, 10))
-    if as_json:
-        print_json(
-            [
-                {"run": c.name, "arm": c.arm, "point": home.plan.points[c.point], "seed": c.seed}
-                | {"schedule": str(c.recipe.model.schedule), "steps": c.recipe.n_steps}
-                for c in home.plan.cells
-            ]
-        )
+        first.begin(first.queue(), first.left if opened.plan.untuned else None)
+    if not as_json:
+        _print_plan(make_console(), opened, device, processes, workers)
         return
-    print_plan(make_console(), home, device)
+    rows = [
+        {"run": c.name, "arm": c.arm, "point": place.plan.points[c.point], "seed": c.seed}
+        | {"schedule": str(c.recipe.model.schedule), "steps": c.recipe.n_steps}
+        for place in ([opened.tuner] if opened.tuning else []) + [opened]
+        for c in place.plan.cells
+    ]
+    from prism_transformer.study.forecast import forecast
+
+    left = forecast(opened, device, processes, workers)
+    print_json({"runs": rows, "forecast": asdict(left)})
 
 
 @app.command(help_epilogue=f"{EXAMPLE} status demo")
 def status(
-    study: str, /, *, out: Out = None, storage: Storage = None, as_json: Json = False
+    study: StudyName, /, *overrides: Override, place: Place = HERE, as_json: Json = False
 ) -> None:
-    """Show how far each run of a study is, and who is at it.
+    """Show how far each run of a study is, and who is at it; with jobs where Slurm has some."""
+    from prism_transformer.study.slurm import status_with_jobs
 
-    Parameters
-    ----------
-    study
-        A study file, or the name of one that ships.
-    """
-    from prism_transformer.cli.output import print_rows
-    from prism_transformer.study.queue import QUEUE_FILE
-
-    home = _home(study, out, storage)
-    known = storage is not None or (home.folder / QUEUE_FILE).is_file()
-    queue = _queue(home, 10) if known else None
-    running = queue.running() if queue else {}
-    failures = queue.failures() if queue else {}
-    rows = []
-    for cell in home.plan.cells:
-        found = home.run_of(cell)
-        todo = found.to_do(cell.recipe.n_steps)
-        state = "done" if not todo else f"to do: {', '.join(todo)}"
-        if cell.name in failures:
-            state = f"failed: {failures[cell.name]}"
-        if cell.name in running:
-            state = f"running on {running[cell.name]}"
-        rows.append(
-            {"run": cell.name, "step": found.step, "of": cell.recipe.n_steps, "state": state}
-        )
-    print_rows(rows, as_json)
+    print_rows(status_with_jobs(place.open(study, overrides)).plain_rows(), as_json)
 
 
 @app.command(help_epilogue=f"{EXAMPLE} collect nano from-other-machine --to results/nano")
 def collect(
-    study: str,
+    study: StudyName,
     /,
-    *runs: Path,
-    out: Out = None,
-    storage: Storage = None,
+    *runs: str,
+    place: Place = HERE,
     to: Path | None = None,
     note: str = "",
+    rates_compare_nothing: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
 ) -> None:
     """Write one table of everything that the runs of a study say.
 
     Parameters
     ----------
     study
-        A study file, or the name of one that ships.
+        A study; or a folder that an older version collected, which gets the sums it lacks.
     runs
-        More folders with runs of this study, brought here from machines that share no disk.
+        More folders with runs of this study, brought here from machines that share no disk; and
+        overrides, as for prism study run.
     to
         Where the table goes; collected/ in the study's folder when left out.
     note
         A remark that reports show with these results.
+    rates_compare_nothing
+        The machine did other work while these runs were trained: their rates are shown, but stand
+        in no comparison, figure or claim of speed.
     """
-    for folder in runs:
-        if not folder.is_dir():
-            raise InputError(f"{folder}: there is no such folder")
-    home = _home(study, out, storage)
-    found = home.collect(runs, to, note)
-    states = [each["state"] for each in found.facts["runs"]]
+    from prism_transformer.study.collected import add_sums, is_collected
+
+    if is_collected(Path(study)):
+        print(f"{study}: {'wrote its sums' if add_sums(Path(study)) else 'its sums hold'}")
+        return
+    folders = [Path(each) for each in runs if "=" not in each or Path(each).is_dir()]
+    if missing := [each for each in folders if not each.is_dir()]:
+        raise InputError(f"{missing[0]}: there is no such folder")
+    opened = place.open(study, [each for each in runs if Path(each) not in folders])
+    found = opened.collect(folders, to, note, rates_compare=not rates_compare_nothing)
+    states = [each.state for each in found.facts.runs]
     counted = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     print(f"{len(found.table):,} numbers of {len(states)} runs: {counted}")
-    print(f"wrote {to or home.folder / 'collected'}")
+    print(f"wrote {to or opened.folder / 'collected'}")
 
 
 @app.command(help_epilogue=f"{EXAMPLE} compare results/nano --json")
-def compare(study: str, /, *, out: Out = None, as_json: Json = False) -> None:
-    """Hold every arm of a study against its baseline, with what can and cannot be said.
+def compare(
+    study: str, /, *overrides: Override, place: Place = HERE, as_json: Json = False
+) -> None:
+    """Hold every arm of a study against its baseline, and the arms that its contrasts name.
+
+    With what can and cannot be said, seed by seed.
 
     Parameters
     ----------
     study
         A study, or a folder that prism study collect wrote.
     """
-    from prism_transformer.study.compare import compare as hold
-    from prism_transformer.study.show import print_comparison
-    from prism_transformer.study.table import is_collected, read_collected
-    from prism_transformer.terminal import make_console
+    from prism_transformer.study.api import collected_of
+    from prism_transformer.study.collected import is_collected
+    from prism_transformer.study.compare import compare as against_baseline
 
-    place = Path(study)
-    found = read_collected(place) if is_collected(place) else _home(study, out, None).collect()
-    if as_json:
-        print_json(hold(found).to_json())
+    if is_collected(Path(study)):
+        if overrides or place != HERE:
+            raise InputError(f"{study}: is a collected folder; options are for a study file")
+        found = collected_of(study)
     else:
-        print_comparison(make_console(), found)
+        found = collected_of(place.open(study, overrides))
+    comparison = against_baseline(found)
+    if as_json:
+        print_json(comparison.to_json())
+    else:
+        print_comparison(make_console(), comparison)
 
 
 @app.command(help_epilogue=f"{EXAMPLE} search grid")
-def search(study: str, /, *, way: Way = DEFAULT, as_json: Json = False) -> int:
-    """Find the best schedules without training all to the end: the study's [search] says how.
+def search(
+    study: StudyName, /, *overrides: Override, options: WorkHere = ALONE, as_json: Json = False
+) -> int:
+    """Find the best schedules without training all to the end: the study's [search] says how."""
+    from prism_transformer.cli.picture import watched
+    from prism_transformer.study.api import run_study
+    from prism_transformer.study.search import confirming, search_study
+
+    console, opened = make_console(stderr=as_json), options.open(study, overrides)
+    standings: list[Standing] = []
+    with watched(console, opened) as tell:
+        for rung in search_study(opened, tell=tell, **options.how):
+            say(console, f"\n{rung.table.title}")
+            print_table(console, rung.table)
+            if rung.beside_others:
+                say(console, rung.table.note)
+            standings += rung.standings
+    failures, found = dict(opened.failures()), [asdict(each) for each in standings]
+    stage = opened.plan.study.search
+    if stage is None or not stage.confirm:
+        if as_json:
+            print_json(found)
+        return 1 if failures else 0
+    fresh = confirming(opened, [each.arm for each in rung.standings if each.kept])
+    say(console, f"\nconfirming the best with fresh seeds: {', '.join(map(str, stage.confirm))}")
+    with watched(console, fresh) as tell:
+        result = run_study(fresh, tell=tell, **options.how)
+    print_comparison(console, result.comparison)
+    if as_json:
+        print_json({"standings": found, "confirmed": result.comparison.to_json()})
+    return 1 if failures | dict(result.failures) else 0
+
+
+@app.command(name="list", help_epilogue=f"{EXAMPLE} list small --out mine.toml")
+def list_studies(
+    name: str | None = None, /, *, out: Path | None = None, as_json: Json = False
+) -> None:
+    """List the studies that ship, or copy one out to change it.
 
     Parameters
     ----------
-    study
-        A study file with a [search], or the name of one that ships.
+    name
+        The study to copy; all are listed when left out.
+    out
+        Where to; the study's own name in this folder when left out. Never overwrites.
     """
-    from dataclasses import asdict
-
-    from prism_transformer.study.search import check_search
-    from prism_transformer.study.search import search as run_search
-    from prism_transformer.study.show import print_rung
-    from prism_transformer.terminal import make_console
-
-    console = make_console(stderr=as_json)
-    home = _home(study, way.out, way.storage)
-    check_search(home.plan)
-    home.check()
-    _prepare(console, home.plan)
-    queue = _queue(home, way.heartbeat)
-    standings = run_search(
-        home,
-        queue,
-        lambda: _work(console, home, queue, way, more=False),
-        lambda rung: print_rung(console, home.plan, rung),
-    )
-    home.collect()
-    if as_json:
-        print_json([asdict(each) for each in standings])
-    return 1 if home.failures() else 0
-
-
-@app.command(name="list", help_epilogue=f"{EXAMPLE} list")
-def list_studies(*, as_json: Json = False) -> None:
-    """List the studies that ship."""
-    from prism_transformer.cli.output import print_rows
-    from prism_transformer.study.file import packaged_studies
+    from prism_transformer.models.cost import parameters, size_text
     from prism_transformer.study.plan import make_plan
+    from prism_transformer.study.spec import copy_study, packaged_studies
 
-    rows = []
-    for name, file in packaged_studies().items():
-        found = make_plan(file)
-        rows.append(
-            {
-                "study": name,
-                "arms": len(found.arms),
-                "seeds": len(found.study.seeds),
-                "runs": len(found.cells),
-                "what": file.read_text("utf-8").partition("\n")[0].lstrip("# "),
-            }
-        )
+    if name is not None:
+        print_written(copy_study(name, out), as_json)
+        return
+    if out is not None:
+        raise InputError(f"--out {out} is for copying; name the study too")
+    rows = [
+        {"study": each.name, "arms": len(each.arms), "seeds": len(each.study.seeds)}
+        | {"runs": len(each.cells), "to tune": _tuning_runs(each)}
+        | {"parameters": size_text(parameters(each.base.model).total)}
+        | {"what": each.file.read_text("utf-8").partition("\n")[0].lstrip("# ")}
+        for each in map(make_plan, packaged_studies().values())
+    ]
     print_rows(rows, as_json)
 
 
-def _home(study: str, out: Path | None, storage: str | None) -> Home:
-    from prism_transformer.study.file import find_study
-    from prism_transformer.study.plan import make_plan
-    from prism_transformer.study.study import Home
-
-    found = make_plan(find_study(study))
-    return Home(found, out or Path("studies") / found.name, storage)
+def _tuning_runs(plan: Plan) -> int:
+    """Runs that find the rates of its arms, before any rate is added."""
+    tune = plan.study.tune
+    return len(plan.arms) * len(tune.optim.lr) * len(tune.seeds) if tune else 0
 
 
-def _queue(home: Home, heartbeat: int) -> Queue:
-    from prism_transformer.study.queue import Queue
+def _print_plan(
+    console: Console,
+    study: StudyFolder,
+    device: str,
+    processes: int | None,
+    workers: int | Literal["auto"],
+) -> None:
+    """The arms of a study, how many runs they are, how long those take, and by how many workers."""
+    from prism_transformer.study.forecast import forecast, shares_of
 
-    return Queue(home.plan, home.folder, home.storage, heartbeat)
+    plan = study.plan
+    if plan.study.question:
+        say(console, plan.study.question)
+    if len(plan.arms) <= ARMS_DRAWN:
+        for arm in plan.arms:
+            console.print(f"\n[bold]{arm.name}[/bold]  {arm.schedule}")
+            print_staircase(console, arm.schedule)
+    else:
+        rows = [
+            {"arm": arm.name, "schedule": str(arm.schedule), "mean heads": arm.schedule.mean_heads}
+            for arm in plan.arms
+        ]
+        print_table(console, table_of("arms", rows))
+    if study.tuning:
+        _print_tuning(console, study, device, processes, workers)
+    shares = shares_of(study, device, processes, workers)
+    left = forecast(study, device, processes, workers)
+    done = sum(not run.to_do(run.cell.recipe.n_steps) for run in study.runs)
+    before = len(study.earlier)
+    collected = f" and {before} collected before" if before else ""
+    swept = f" x {len(plan.points)} points" if len(plan.points) > 1 else ""
+    say(
+        console,
+        f"\n{plan.name}: {len(plan.arms)} arms x {len(plan.study.seeds)} seeds{swept} = "
+        f"{len(plan.cells)} runs of {plan.base.n_steps:,} steps, {done} done{collected}",
+    )
+    here, there = left.training_seconds, left.h100_training_seconds
+    scored, scored_there = left.evaluation_seconds, left.h100_evaluation_seconds
+    for line in (
+        f"this machine: training takes about {duration(here)}, evaluation {duration(scored)} "
+        f"({left.why})",
+        f"8 x H100: training takes about {duration(there)}, evaluation {duration(scored_there)} "
+        "(at 40 % utilisation, which small models do not reach)",
+        f"disk: {left.disk_bytes / 1e9:.3g} GB for checkpoints and metrics",
+    ):
+        say(console, line)
+    if done < len(study.runs):
+        say(console, shares.reason)
 
 
-def _prepare(console: Console, found: Plan) -> None:
-    """Make the shards of every recipe that has none, each folder once."""
-    from prism_transformer.cli.prepare import prepare_recipe
+def _tuned(console: Console, study: StudyFolder, options: WorkHere) -> StudyFolder:
+    """The study with the learning rate of each arm, found while one looks on."""
+    from prism_transformer.cli.picture import watched
+    from prism_transformer.study.api import tune_round
 
-    recipes = {cell.recipe.data.folder: cell.recipe for cell in found.cells}
-    for recipe in recipes.values():
-        prepare_recipe(console, recipe)
-
-
-def _work(console: Console, home: Home, queue: Queue, way: Way, *, more: bool = True) -> None:
-    """Work until nothing is left, and with ``more`` until a search has come to its end."""
-    from prism_transformer.study.picture import watched
-    from prism_transformer.study.work import Worker
-
-    together = home.plan.study.processes if way.processes is None else way.processes
-    with watched(console, home.plan, home.folder) as watcher:
-        worker = Worker(home.plan, home.folder, watcher, together, way.device)
-        queue.work(worker.do, lambda: more and not queue.finished())
+    while study.plan.untuned:
+        with watched(console, study.tuner) as tell:
+            study = tune_round(study, tell=tell, **options.how)
+        for name, rate in study.tuning.best.items() if study.tuning else ():
+            say(console, f"{name}: best learning rate {rate:g}")
+    return study
 
 
-def _finish(console: Console, home: Home) -> int:
-    """Collect, compare and report; what failed is named."""
-    from prism_transformer.report.write import write_report
-    from prism_transformer.study.show import print_comparison
-    from prism_transformer.terminal import say
+def _print_tuning(
+    console: Console,
+    study: StudyFolder,
+    device: str,
+    processes: int | None,
+    workers: int | Literal["auto"],
+) -> None:
+    """The runs that find the rates, how long they take, and what is found already."""
+    from prism_transformer.study.forecast import forecast
 
-    found = home.collect()
-    print_comparison(console, found)
-    with console.status("drawing the report"):
-        written = write_report([home.folder], home.folder / "report")
-    say(console, f"table: {home.folder / 'collected'}")
-    say(console, f"report: {written.page}")
-    failures = home.failures()
-    for name, reason in failures.items():
-        say(console, f"FAILED  {name}: {reason}")
-    return 1 if failures else 0
+    stage, tuner, found = study.plan.study.tune, study.tuner, study.tuning
+    if stage is None or found is None:
+        return
+    best = ", ".join(f"{arm} {rate:g}" for arm, rate in found.best.items())
+    if not study.plan.untuned:
+        say(console, f"\ntuned: the learning rate of each arm is found: {best}")
+        return
+    rates = ", ".join(f"{rate:g}" for rate in stage.optim.lr)
+    expected = forecast(tuner, device, processes, workers)
+    done = len(tuner.plan.cells) - len(tuner.left)
+    say(
+        console,
+        f"\ntuning first: {len(tuner.plan.arms)} arms at {rates}, with the seeds "
+        f"{', '.join(map(str, stage.seeds))}: {len(tuner.plan.cells)} runs, {done} done, up to "
+        f"{stage.extend} rates more for an arm that is best at the end of them; takes about "
+        f"{duration(expected.training_seconds)} ({expected.why})"
+        f"{f'; found: {best}' if best else ''}",
+    )

@@ -2,35 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from prism_transformer.cli.output import Device, Whole, whole
-from prism_transformer.errors import InputError, RunError
+from prism_transformer.cli.overrides import NOTHING, Short, given, joined
+from prism_transformer.cli.terminal import Device, Whole, whole
 
-Until = Annotated[
-    int | None,
-    Parameter(
-        converter=whole, help="Stop after this step, saved; `prism resume` goes on from there."
-    ),
-]
+LATER = "Stop after this step, saved; `prism resume` goes on from there."
+Until = Annotated[int | None, Parameter(converter=whole, help=LATER)]
+From = Annotated[str | None, Parameter(name="--from")]  # which Python has for itself
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from prism_transformer.recipe import Recipe
-    from prism_transformer.train.job import Job
+    from prism_transformer.core.progress import Tell
+    from prism_transformer.training.start import Start
 
 
 def train(
-    recipe: str = "prism-nano",
+    recipe: str = "prism-micro",
     /,
     *overrides: str,
+    short: Short = NOTHING,
+    start: From = None,
     out: Path | None = None,
+    resume: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
     until: Until = None,
     device: Device = "auto",
 ) -> int:
@@ -44,18 +42,37 @@ def train(
         A file, or the name of one that ships (prism recipes).
     overrides
         Changes such as optim.lr=3e-4 or "model.schedule=3x2 12x10".
+    start
+        Weights to begin from in place of a draw: a run (its newest sound checkpoint), or a Prism
+        model as `prism export` and `prism import` write it. Its shape must be the recipe's.
     out
         The new run folder; runs/, the recipe's name and its seed when left out.
+    resume
+        Go on if the folder is a run already; begin if it is not.
     """
-    from prism_transformer.folders import check_new
-    from prism_transformer.recipe_file import load_recipe
+    from prism_transformer.recipes.files import load_recipe
+    from prism_transformer.training import api
+    from prism_transformer.training.run import is_run
 
-    resolved = load_recipe(recipe, overrides)
-    folder = out or Path("runs") / f"{Path(recipe).stem}-seed{resolved.train.seed}"
-    if (folder / "recipe.toml").exists():
-        raise InputError(f"{folder}: is a run already; `prism resume {folder}`, or another --out")
-    check_new(folder)
-    return _train(folder, resolved, until, device, new=True)
+    recipe, changes = given(recipe, overrides, short)
+    resolved = load_recipe(recipe, changes)
+    folder = out or api.default_folder(Path(recipe).stem, resolved)
+    if resume and is_run(folder):
+        return _shown(
+            lambda tell: api.resume(folder, resolved, until=until, device=device, tell=tell)
+        )
+    weights = None if start is None else _weights(start)
+
+    def work(tell: Tell) -> object:
+        return api.train(resolved, folder, start=weights, until=until, device=device, tell=tell)
+
+    return _shown(work)
+
+
+def _weights(source: str) -> Start:
+    from prism_transformer.hf.pretrained import pretrained  # takes seconds to import
+
+    return pretrained(source)
 
 
 def resume(run: Path, /, *overrides: str, until: Until = None, device: Device = "auto") -> int:
@@ -66,110 +83,36 @@ def resume(run: Path, /, *overrides: str, until: Until = None, device: Device = 
     run
         A run folder.
     overrides
-        As for prism train; a run is refused if they change its recipe.
+        As for prism train. A larger train.tokens makes the run longer if its learning rate so far
+        is the same under it (optim.lr_schedule constant, or wsd before its decay); a run is refused
+        if anything else of its recipe changes.
     """
-    from prism_transformer.recipe import differences
-    from prism_transformer.recipe_file import load_recipe
-    from prism_transformer.train.run import RECIPE_FILE, read_run
+    from prism_transformer.training import api
 
-    recipe = read_run(run)
-    changed = differences(recipe, load_recipe(run / RECIPE_FILE, overrides))
-    if changed:
-        raise InputError(f"{run}: a run keeps its recipe; this would change " + "; ".join(changed))
-    return _train(run, recipe, until, device, new=False)
+    changes = joined(overrides)
+    return _shown(lambda tell: api.resume(run, changes, until=until, device=device, tell=tell))
 
 
-def _train(folder: Path, recipe: Recipe, until: int | None, device: str, *, new: bool) -> int:
-    from prism_transformer.cli.prepare import prepare_embedded
-    from prism_transformer.terminal import make_console
-    from prism_transformer.train.device import settle
-    from prism_transformer.train.distributed import join_world
-    from prism_transformer.train.job import new_job, resumed_job
+def _shown(work: Callable[[Tell], object]) -> int:
+    """Train while showing progress; the exit code."""
+    from prism_transformer.cli.progress import shown, tell_line
+    from prism_transformer.cli.terminal import make_console
+    from prism_transformer.training.stopping import Stopped
 
-    if until is not None and not 1 <= until <= recipe.n_steps:
-        raise InputError(f"--until {until}: the run has {recipe.n_steps} steps")
-    settings = settle(recipe, device)
     console = make_console()
-    notes: list[str] = []
-    with _all_alive(folder), join_world(settings.device) as world:
-        console.quiet = not world.is_first
-        if world.is_first:
-            prepare_embedded(console, recipe)
-        world.wait()
-        opened = (
-            new_job(folder, recipe, settings, world)
-            if new
-            else resumed_job(folder, recipe, settings, world, notes)
-        )
-        with opened as job:
-            return _run(console, job, until, notes)
-
-
-def _run(console: Console, job: Job, until: int | None, notes: list[str]) -> int:
-    from prism_transformer.train.loop import train as rows
-    from prism_transformer.watch import tell, watch
-
-    for line in [*_introduction(job), *notes]:
-        tell(console, line)
-    loss = None
-    if until is not None and job.step >= until:
-        tell(console, f"{job.folder} is at step {job.step} already")
-        return 0
-    for row in watch(console, rows(job, until), job.step, until or job.recipe.n_steps):
-        if row["kind"] == "val":
-            loss = row["loss"]
-        while job.trackers and job.trackers.problems:
-            tell(console, job.trackers.problems.pop(0))
-    if job.step < job.recipe.n_steps:
-        tell(console, f"stopped at step {job.step}, saved; {job.how}")
-        return 0 if job.step == until else 128 + job.stop.signal
-    if loss is not None:
-        tell(console, f"finished: validation loss {loss:.4f} nats after {job.step} steps")
-    tell(console, f"{job.folder} is complete; try: prism generate {job.folder}")
+    try:
+        with shown(console) as tell:
+            work(tell)
+    except Stopped as stop:
+        # Under torchrun every process stops, and the first one speaks for all.
+        if os.environ.get("RANK", "0") == "0":
+            tell_line(console, str(stop))
+        return stop.exit_code
     return 0
 
 
-def _introduction(job: Job) -> Iterator[str]:
-    """What is about to happen, in a few lines."""
-    recipe, settings = job.recipe, job.settings
-    processes = "1 process" if job.world.size == 1 else f"{job.world.size} processes"
-    yield (
-        f"{job.folder}: {recipe.model.schedule} heads, {recipe.n_steps:,} steps of "
-        f"{recipe.train.batch_tokens:,} tokens, {recipe.train.micro_batch} sequences x "
-        f"{job.passes} passes x {processes}"
-    )
-    epochs = recipe.train.tokens / (len(job.train) * recipe.model.seq_len)
-    if epochs > 1:
-        yield f"{recipe.train.tokens:,} tokens are {epochs:.1f} epochs of {recipe.data.folder}"
-    compiled = "compiled" if settings.compiled else "not compiled"
-    yield f"{settings.device}, {settings.precision}, {compiled}: {settings.compile_reason}"
-    if job.train.sha256 is None:
-        yield (
-            f"{recipe.data.folder}: shards without a manifest; header, length and token ids are "
-            "checked, sha256 is not"
-        )
-
-
-@contextmanager
-def _all_alive(folder: Path) -> Iterator[None]:
-    """Say it plainly when another process of the job is gone."""
-    import torch.distributed as dist
-
-    try:
-        yield
-    except RuntimeError as error:
-        lost = isinstance(error, dist.DistError) or "gloo" in str(error)
-        if not lost:
-            raise
-        reason = str(error).strip().partition("\n")[0]
-        raise RunError(
-            f"another process of this job is gone ({reason}); launch it again with "
-            f"`resume {folder}`, it goes on from the last checkpoint"
-        ) from None
-
-
 def generate(
-    run: Path,
+    source: str,
     /,
     *,
     prompt: str = "",
@@ -178,19 +121,21 @@ def generate(
     top_k: Whole | None = None,
     top_p: float | None = None,
     seed: Whole = 0,
+    device: Device = "auto",
 ) -> None:
     """Let a trained model write, word by word.
 
     Parameters
     ----------
-    run
-        A run folder; its newest sound checkpoint speaks.
+    source
+        A run (its newest sound checkpoint), a model that ships (nano or nano-uniform: trained,
+        0.47M parameters), a Hugging Face folder or a hub name.
     prompt
         How the text begins; left out, the model begins a document of its own.
     tokens
         How many to write at most; the model may end sooner.
     temperature
-        Below 1 bolder in its likeliest words, above 1 wilder; 0 always takes the likeliest.
+        Below 1 likely tokens are drawn more often, above 1 less often; 0 takes the likeliest.
     top_k
         Draw from so many likeliest tokens only.
     top_p
@@ -199,38 +144,20 @@ def generate(
         Another seed, another text.
     """
     import sys
-    from codecs import getincrementaldecoder
+    from functools import partial
+    from importlib import import_module
     from io import TextIOWrapper
-    from time import perf_counter
 
-    import torch
+    from prism_transformer.training.run import is_run
 
-    from prism_transformer.sampling import check_sampling, stream
-    from prism_transformer.train.trained import open_trained
-
-    check_sampling(tokens, temperature, top_k, top_p)
-    if not 0 <= seed < 2**63:
-        raise InputError(f"--seed {seed}: not between 0 and 2^63")
-    if prompt.encode(errors="ignore").decode() != prompt:
-        raise InputError("--prompt: is not UTF-8 text")
-    model, words = open_trained(run)
-    begin = [words.end_of_text, *words.encode_batch([prompt])[0].tolist()]
-    room = model.config.seq_len - len(begin)
-    if room < 1:
-        raise InputError(f"the prompt has {len(begin)} tokens, the model sees {room + len(begin)}")
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal may not know every character
-    sys.stdout.write(prompt)
-    started, count = perf_counter(), 0
-    decode = getincrementaldecoder("utf-8")("replace").decode  # a character may take two tokens
-    how: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-    for drawn in stream(model, torch.tensor([begin]), min(tokens, room), **how):
-        token = int(drawn)
-        count += 1
-        if token == words.end_of_text:
-            break
-        sys.stdout.write(decode(words.piece(token)))
-        sys.stdout.flush()
-    sys.stdout.write(decode(b"", True))
-    seconds = perf_counter() - started
-    print(f"\n{count} tokens, {count / seconds:,.0f} tokens/s", file=sys.stderr)
+
+    # By name: transformers takes seconds to import, and a run does without it.
+    home = "training" if is_run(Path(source)) else "hf"
+    made = import_module(f"prism_transformer.{home}.generate").generate(
+        source, prompt, tokens=tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed,
+        device=device, stream=partial(print, end="", flush=True),
+    )  # fmt: skip
+    rate = made.n_tokens / made.seconds
+    print(f"\n{made.n_tokens} tokens, {rate:,.0f} tokens/s", file=sys.stderr)

@@ -10,19 +10,31 @@ import json
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
+from random import SystemRandom
 from time import perf_counter
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from prism_transformer.data.manifest import Split, read_manifest
-from prism_transformer.data.shards import ShardError, Tokens, check_tokens, file_sha256, open_shard
-from prism_transformer.errors import InputError
+from prism_transformer.core.disk import file_sha256, write_whole
+from prism_transformer.core.errors import InputError
+from prism_transformer.data.shards import (
+    ShardEntry,
+    ShardError,
+    Split,
+    Tokens,
+    check_tokens,
+    open_shard,
+    read_manifest,
+)
 
 VERIFIED_FILE = "verified.json"
+CHECKERS = 8  # shards that are read at once
+SAMPLED = 4  # parts that are looked at when shards are opened: some megabytes each
 ROUNDS = 6
 MASK = 2**64 - 1
 
@@ -74,8 +86,7 @@ class Windows:
         self.seq_len = seq_len
         self.vocab_size = vocab_size
         self.sha256 = sha256
-        self.sound: set[int] = set()
-        """shards that were checked in full"""
+        self.sound: set[int] = set()  # shards that were checked in full
         if len(self) < 1:
             raise InputError(f"{files[0]}: {self.ends[-1]} tokens hold no window of {seq_len} + 1")
 
@@ -113,19 +124,55 @@ class Windows:
     def _sound_shard(self, number: int) -> Tokens:
         """A shard, checked in full when it is first used."""
         if number not in self.sound:
-            file = self.files[number]
-            if self.sha256 is not None:
-                _check_sha256(file, self.sha256[number])
-            check_tokens(file, self.shards[number], self.vocab_size)
-            self.sound.add(number)
+            self.check([number])
         return self.shards[number]
+
+    def check(self, numbers: Iterable[int] | None = None) -> None:
+        """Check shards in full, all of them unless some are named: their sums and token ids.
+
+        A file that has not changed since it was checked is not read again, by nobody.
+        """
+        wanted = range(len(self.files)) if numbers is None else numbers
+        memory = self.files[0].parent / VERIFIED_FILE
+        stamps = {number: self._stamp(number) for number in wanted}
+        known = _remembered(memory)
+        new = {n: stamp for n, stamp in stamps.items() if known.get(self.files[n].name) != stamp}
+        with ThreadPoolExecutor(min(CHECKERS, len(new) or 1)) as threads:
+            list(threads.map(self._check_shard, new))  # raises what one of them found
+        self.sound.update(stamps)
+        if new:
+            more = {self.files[number].name: stamp for number, stamp in new.items()}
+            with suppress(OSError):  # a folder that cannot be written is verified every time
+                write_whole(memory, json.dumps(_remembered(memory) | more, indent=2))
+
+    def trust(self) -> None:
+        """Take every shard for sound: another process of this machine has checked it."""
+        self.sound.update(range(len(self.files)))
+
+    def _stamp(self, number: int) -> list[object]:
+        """What a check was of: contents, file and vocabulary."""
+        status = self.files[number].stat()
+        expected = self.sha256[number] if self.sha256 else None
+        return [expected, status.st_size, status.st_mtime_ns, self.vocab_size]
+
+    def _check_shard(self, number: int) -> None:
+        file = self.files[number]
+        if self.sha256 is not None and file_sha256(file) != self.sha256[number]:
+            raise ShardError(f"{file}: is not the shard that was prepared: sha256 differs")
+        check_tokens(file, self.shards[number], self.vocab_size)
 
 
 def open_windows(folder: Path, split: Split, seq_len: int, vocab_size: int) -> Windows:
     """The windows of a prepared folder, or of one with shards of other software."""
     manifest = read_manifest(folder)
-    if manifest is None:
-        return Windows(_foreign_shards(folder, split), seq_len, vocab_size)
+    if manifest is None:  # told apart by name alone: fineweb_val_000000.bin
+        files = sorted(folder.glob(f"*{split}*.bin"))
+        if not files:
+            raise InputError(
+                f"{folder}: has neither a manifest nor shards named *{split}*.bin; "
+                "`prism prepare` makes them"
+            )
+        return Windows(files, seq_len, vocab_size)
     if not manifest.complete:
         raise InputError(f"{folder}: is not complete; run `prism prepare` again to go on")
     if manifest.vocab_size > vocab_size:
@@ -134,39 +181,36 @@ def open_windows(folder: Path, split: Split, seq_len: int, vocab_size: int) -> W
         )
     shards = manifest.of(split)
     files = [folder / shard.file for shard in shards]
+    check_sample(folder, shards)
     return Windows(files, seq_len, manifest.vocab_size, [shard.sha256 for shard in shards])
 
 
-def _foreign_shards(folder: Path, split: Split) -> list[Path]:
-    """Shards without a manifest, told apart by name: ``fineweb_val_000000.bin``."""
-    files = sorted(folder.glob(f"*{split}*.bin"))
-    if not files:
-        raise InputError(
-            f"{folder}: has neither a manifest nor shards named *{split}*.bin; `prism prepare` "
-            "makes them"
-        )
-    return files
+def _remembered(memory: Path) -> dict[str, object]:
+    """Stamps of the files of a folder that were checked before."""
+    try:
+        return dict(json.loads(memory.read_text("utf-8")))
+    except (OSError, ValueError, TypeError, RecursionError):  # a lost memory is made anew
+        return {}
 
 
-def _check_sha256(file: Path, expected: str) -> None:
-    """Hash a shard once; a file that has not changed since is not hashed again."""
-    memory = file.parent / VERIFIED_FILE
-    status = file.stat()
-    stamp = [expected, status.st_size, status.st_mtime_ns]
-    try:
-        known = json.loads(memory.read_text("utf-8"))
-    except (OSError, ValueError):
-        known = {}
-    if known.get(file.name) == stamp:
-        return
-    if file_sha256(file) != expected:
-        raise ShardError(f"{file}: is not the shard that was prepared: sha256 differs")
-    try:
-        partial = memory.with_name(f"{VERIFIED_FILE}.partial")
-        partial.write_text(json.dumps(known | {file.name: stamp}, indent=2), "utf-8")
-        partial.replace(memory)
-    except OSError:
-        pass  # a folder that cannot be written is verified every time
+def check_sample(folder: Path, shards: Sequence[ShardEntry], count: int = SAMPLED) -> None:
+    """Hold a few random parts of shards against their sums, other ones every time.
+
+    A whole shard is hashed when it is new; a disk that rots it later leaves size and time as they
+    were. Manifests of before parts had sums have nothing to hold them against.
+    """
+    parts = [
+        (shard, shard.blocks, number)
+        for shard in shards
+        if shard.blocks is not None
+        for number in range(len(shard.blocks.sha256))
+    ]
+    for shard, blocks, number in SystemRandom().sample(parts, min(count, len(parts))):
+        if blocks.differs(folder / shard.file, number):
+            raise ShardError(
+                f"{folder / shard.file}: is not the shard that was prepared: it differs from byte "
+                f"{number * blocks.size} on; `prism prepare --verify` looks at all of it"
+            )
 
 
 def prefetched(items: Iterable[T]) -> Iterator[T]:
@@ -182,11 +226,7 @@ def prefetched(items: Iterable[T]) -> Iterator[T]:
 
 def timed(items: Iterable[T]) -> Iterator[tuple[T, float]]:
     """Items, each with the seconds its coming took."""
-    iterator = iter(items)
-    while True:
-        started = perf_counter()
-        try:
-            item = next(iterator)
-        except StopIteration:
-            return
+    started = perf_counter()
+    for item in items:
         yield item, perf_counter() - started
+        started = perf_counter()  # whoever took the item has used it

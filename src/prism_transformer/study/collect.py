@@ -1,135 +1,399 @@
-"""From run folders to one table."""
+"""From run folders to one table: every number that runs have left in files.
+
+``collect`` reads the runs of a study, ``collect_runs`` those that were trained one by one.
+"""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Mapping, Sequence
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from statistics import median
+from types import MappingProxyType
+from typing import Any
 
 import pandas as pd
 
-from prism_transformer import paper
-from prism_transformer.cost import parameters
+from prism_transformer.analysis import PROFILE_FILE
+from prism_transformer.core.disk import reading
+from prism_transformer.core.sealed import read_sealed
+from prism_transformer.eval import LOSS_FILE
+from prism_transformer.eval.diagnostic import CHOICES
+from prism_transformer.eval.results import read_result
+from prism_transformer.eval.tasks import ACCURACIES, BY_NAME, DIAGNOSTIC_CLOZE
+from prism_transformer.models.cost import parameters
 from prism_transformer.recipe import Recipe, differences
-from prism_transformer.recipe_file import load_recipe
-from prism_transformer.study.cell import CellRun
-from prism_transformer.study.fairness import check_fair
-from prism_transformer.study.numbers import items_of, numbers_of
-from prism_transformer.study.plan import Plan
-from prism_transformer.study.table import COLUMNS, ITEM_COLUMNS, RUNS, Collected
-from prism_transformer.train.run import Row, read_environment
-
-# What may differ from the paper's recipe without changing what is learnt.
-HOW = (
-    "train.micro_batch",
-    "train.compile",
-    "train.distribution",
-    "train.activation_checkpointing",
-    "train.seed",
-    "train.precision",
-    "model.schedule",
-    "data.folder",
-    "run.",
+from prism_transformer.recipes.files import changed, paper_scale
+from prism_transformer.study import metrics
+from prism_transformer.study.collected import (
+    COLUMNS,
+    ITEM_COLUMNS,
+    LEARNING_RATE,
+    RUNS,
+    Collected,
+    FactorialFacts,
+    LooksFacts,
+    RunFacts,
+    SearchFacts,
+    State,
+    StudyFacts,
+    TuningFacts,
 )
+from prism_transformer.study.earlier import EarlierRun
+from prism_transformer.study.plan import SHARED, Arm, Cell, Plan
+from prism_transformer.study.rates import facts_of
+from prism_transformer.study.runs import INFERENCE_FILE, StudyRun, check_fair, hashes_of
+from prism_transformer.study.spec import Study, StudyError
+from prism_transformer.training.run import Row, read_environment, read_metrics, read_run
+
+STRETCHES = 200  # points of a training curve that are kept
+
+# Columns of an item that are not a metric.
+ITEM_FACTS = ("task", "item", "item_sha256", "loglikelihoods", "answer")
+
+SEED = re.compile(r"[-_.](seed|s)[-_.]?\d+$")  # at the end of a run folder's name
+# What tells no arm apart: the seed, where shards are, what is written down and how often.
+NO_ARM = ("train.seed", "data.folder", "run.")
+
+Run = tuple[Path, Recipe]  # the folder of a run, and what it was trained by
+Number = tuple[str, int | None, int | None, float]
+"""metric, step, index, value"""
 
 
-def collect(plan: Plan, folders: Sequence[Path], failures: Mapping[str, str]) -> Collected:
+def collect(
+    plan: Plan,
+    folders: Sequence[Path],
+    failures: Mapping[str, str],
+    earlier: Mapping[str, EarlierRun] = MappingProxyType({}),
+    tuning: TuningFacts | None = None,
+) -> Collected:
     """Everything that the runs of a study say; of runs in several folders the furthest is taken.
 
-    ``failures`` has a reason for each cell that failed.
+    ``failures`` has a reason for each cell that failed; ``earlier`` what was collected before of
+    cells, which stands in for those that no folder has; ``tuning`` how the rates were found.
     """
-    runs = [_furthest(plan, index, folders) for index in range(len(plan.cells))]
-    for run in runs:
-        run.check_recipe()
-    return table_of(plan, runs, failures, f"prism study run {plan.name}")
+    runs: list[StudyRun | EarlierRun] = []
+    for cell in plan.cells:
+        places = [where / cell.name for folder in folders for where in (folder / RUNS, folder)]
+        found = [StudyRun(plan.study, cell, place) for place in places]
+        furthest = max(found, key=lambda run: (run.begun, run.step))
+        furthest.check_recipe()
+        before = None if furthest.begun else earlier.get(cell.name)
+        runs.append(before or furthest)
+    used = {str(run.folder): run.found for run in runs if isinstance(run, EarlierRun)}
+    command = " ".join([plan.command, *(f"--with {shlex.quote(folder)}" for folder in used)])
+    if len(used) == 1 and all(isinstance(run, EarlierRun) for run in runs):
+        command = next(iter(used.values())).facts.command  # nothing was run since
+    notes = dict.fromkeys(each.facts.note for each in used.values() if each.facts.note)
+    made = _collected(plan, runs, failures, command, " ".join(notes))
+    return replace(made, facts=made.facts.model_copy(update={"tuning": tuning}))
 
 
-def table_of(
-    plan: Plan, runs: Sequence[CellRun], failures: Mapping[str, str], command: str
+def _collected(
+    plan: Plan,
+    runs: Sequence[StudyRun | EarlierRun],
+    failures: Mapping[str, str],
+    command: str,
+    note: str = "",
 ) -> Collected:
-    """Everything that these runs of a plan say; ``command`` is what made them."""
-    check_fair(plan, [(run.cell, read_environment(run.folder)) for run in runs if run.begun])
-    facts = _facts(plan, runs, failures) | {"command": command}
+    here = [run for run in runs if isinstance(run, StudyRun)]
+    check_fair(plan, here, [run for run in runs if isinstance(run, EarlierRun)])
     rows: list[Row] = []
-    items: list[pd.DataFrame] = []
+    items = [pd.DataFrame(columns=ITEM_COLUMNS)]
     for run in runs:
-        if run.begun:
+        if isinstance(run, EarlierRun):
+            rows += run.rows
+            items += [] if run.items.empty else [run.items[ITEM_COLUMNS]]
+        elif run.begun:
             who = {"arm": run.cell.arm, "point": run.cell.point, "seed": run.cell.seed}
-            rows += [who | dict(zip(COLUMNS[3:], each, strict=True)) for each in numbers_of(run)]
-            items += [frame.assign(**who) for frame in items_of(run)]
-    table = pd.DataFrame(rows, columns=COLUMNS)
-    found = pd.concat(items) if items else pd.DataFrame(columns=ITEM_COLUMNS)
-    return Collected(facts, table, found[ITEM_COLUMNS].reset_index(drop=True))
+            # Whatever is not as we write it is a file of the run that was damaged.
+            with reading(run.folder):
+                run.check_kept()
+                numbers = list(_numbers(run))
+                items += [frame.assign(**who)[ITEM_COLUMNS] for frame in _items(run)]
+            rows += [who | dict(zip(COLUMNS[3:], each, strict=True)) for each in numbers]
+    answers = pd.concat(items[1:] or items, ignore_index=True)
+    facts = _facts(plan, runs, failures, command).model_copy(update={"note": note})
+    return Collected(facts, pd.DataFrame(rows, columns=COLUMNS), answers)
 
 
-def _furthest(plan: Plan, index: int, folders: Sequence[Path]) -> CellRun:
-    cell = plan.cells[index]
-    places = [place for each in folders for place in (each / RUNS / cell.name, each / cell.name)]
-    runs = [CellRun(plan.study, cell, place) for place in places]
-    return max(runs, key=lambda run: (run.begun, run.step))
-
-
-def _facts(plan: Plan, runs: Sequence[CellRun], failures: Mapping[str, str]) -> Row:
+def _facts(
+    plan: Plan,
+    runs: Sequence[StudyRun | EarlierRun],
+    failures: Mapping[str, str],
+    command: str,
+) -> StudyFacts:
     recipe = next(cell.recipe for cell in plan.cells if cell.arm == plan.study.baseline)
-    states = [_state(run, failures) for run in runs]
-    return {
-        "name": plan.name,
-        "question": plan.study.question,
-        "baseline": plan.study.baseline,
-        "scale": paper_scale(recipe),
-        "arms": [
-            {
-                "name": arm.name,
-                "schedule": str(arm.schedule),
-                "heads": list(arm.schedule.heads),
-                "changes": arm.changes,
-            }
-            for arm in plan.arms
-        ],
-        "points": list(plan.points),
-        "seeds": plan.study.seeds,
-        "recipe": recipe.model_dump(),
-        "parameters": parameters(recipe.model).total,
-        "complete": all(state["state"] == "complete" for state in states),
-        "runs": states,
-    }
+    if plan.study.tune:
+        recipe = changed(recipe, {LEARNING_RATE: plan.base.optim.lr}, "before [tune]")
+    scale = paper_scale(recipe)
+    outcomes = tuple(_run_facts(run, failures) for run in runs)
+    seeds, stage = tuple(plan.study.looks), plan.study.factorial
+    looks = LooksFacts(seeds=seeds, spending=plan.study.spending) if seeds else None
+    return StudyFacts(
+        name=plan.name,
+        question=plan.study.question,
+        command=command,
+        baseline=plan.study.baseline,
+        scale=scale.name if scale else None,
+        arms=tuple(map(facts_of, plan.arms)),
+        points=plan.points,
+        seeds=tuple(plan.study.seeds),
+        recipe=recipe,
+        parameters=parameters(recipe.model).total,
+        complete=all(run.state == "complete" for run in outcomes),
+        runs=outcomes,
+        contrasts=plan.contrasts,
+        effect=plan.study.effect,
+        factorial=FactorialFacts(**stage.model_dump()) if stage else None,
+        looks=looks,
+        search=_search_facts(plan),
+    )
 
 
-def paper_scale(recipe: Recipe) -> str | None:
-    """Which of the paper's models a recipe trains, on what it was trained on; None for others."""
-    for name in paper.scales():
-        changed = differences(load_recipe(f"base/{name}"), recipe)
-        if all(line.startswith(HOW) for line in changed):
-            return name
-    return None
+def _search_facts(plan: Plan) -> SearchFacts | None:
+    stage = plan.study.search
+    if stage is None:
+        return None
+    confirmed = bool(stage.confirm) and plan.study.seeds == stage.confirm
+    return SearchFacts(confirm=tuple(stage.confirm), confirmed=confirmed)
 
 
-def _state(run: CellRun, failures: Mapping[str, str]) -> Row:
-    cell = run.cell
+def _run_facts(run: StudyRun | EarlierRun, failures: Mapping[str, str]) -> RunFacts:
+    if isinstance(run, EarlierRun):
+        return run.facts
+    cell, facts = run.cell, {}
     failure = failures.get(cell.name)
-    if run.begun and not run.to_do(cell.recipe.n_steps):
-        state, failure = "complete", None
-    elif failure is not None:
-        state = "failed"
-    else:
-        state = "incomplete" if run.begun else "missing"
-    environment = read_environment(run.folder) if run.begun else None
-    return {
-        "arm": cell.arm,
-        "point": cell.point,
-        "seed": cell.seed,
-        "run": cell.name,
-        "state": state,
-        "failure": failure,
-        "hashes": None if environment is None else _hashes(environment),
-        "hardware": None if environment is None else environment["hardware"],
-        "software": None if environment is None else environment["software"],
-        "sessions": [] if environment is None else environment["sessions"],
+    state: State = "failed" if failure is not None else "incomplete" if run.begun else "missing"
+    if run.begun:
+        if not run.to_do(cell.recipe.n_steps):
+            state, failure = "complete", None
+        kept = read_environment(run.folder)
+        facts = {key: kept[key] for key in ("hardware", "software", "sessions")}
+        facts["hashes"] = hashes_of(kept)
+    return RunFacts(
+        arm=cell.arm, point=cell.point, seed=cell.seed, run=cell.name,
+        state=state, failure=failure, **facts,
+    )  # fmt: skip
+
+
+# -- runs of no study ----------------------------------------------------------------------------
+
+
+def collect_runs(folders: Sequence[Path], baseline: str | None = None) -> Collected:
+    """Everything that runs say: those of one schedule are an arm, told apart by their seed.
+
+    The baseline is the arm of the run that is named, by its folder, its name with or without the
+    seed, or its schedule. When left out it is the first with the base head count in every layer,
+    else the one of fewest phases.
+    """
+
+    def rank(run: Run) -> int:
+        heads = set(run[1].model.schedule.heads)
+        return 0 if heads == {run[1].model.h_base} else len(heads)
+
+    once = dict.fromkeys(folder.resolve() for folder in folders)
+    runs = [(folder, read_run(folder)) for folder in once]
+    base = min(runs, key=rank) if baseline is None else _named(runs, baseline)
+    grouped: dict[tuple[Any, ...], list[Run]] = {}
+    for run in runs:
+        grouped.setdefault(_arm(base, run, "").identity, []).append(run)
+    arms: list[Arm] = []
+    cells: dict[Path, Cell] = {}
+    for group, name in zip(grouped.values(), _names(list(grouped.values())), strict=True):
+        arms.append(_arm(base, group[0], name))
+        seen: dict[int, Path] = {}
+        for folder, recipe in group:
+            cells[folder] = Cell(name, 0, recipe.train.seed, recipe, folder.name)
+            other = seen.setdefault(recipe.train.seed, folder)
+            if other != folder:
+                same = "the same recipe and the same seed; name only one of them"
+                raise StudyError(f"{folder} and {other}: {same}")
+    where, planned = base[0].parent, tuple(cells.values())
+    study = Study.model_construct(  # names of arms may be any here
+        base=str(base[0]),
+        baseline=cells[base[0]].arm,
+        seeds=sorted({cell.seed for cell in planned}),
+        arms={arm.name: str(arm.schedule) for arm in arms},
+    )
+    plan = Plan(where.name or "runs", where, study, base[1], tuple(arms), ({},), planned)
+    found = [StudyRun(study, cell, folder) for folder, cell in cells.items()]
+    return _collected(plan, found, {}, "prism train, run by run")
+
+
+def _named(runs: Sequence[Run], name: str) -> Run:
+    """The first run of an arm, by any name it goes by."""
+    for folder, recipe in runs:
+        schedule = str(recipe.model.schedule)
+        if folder == Path(name).resolve() or name in (folder.name, _stem(folder), schedule):
+            return folder, recipe
+    known = dict.fromkeys(_stem(folder) for folder, _ in runs)
+    raise StudyError(f"--baseline {name}: is none of the runs: {', '.join(known)}")
+
+
+def _stem(folder: Path) -> str:
+    """The name of a run without its seed."""
+    return SEED.sub("", folder.name)
+
+
+def _arm(base: Run, run: Run, name: str) -> Arm:
+    """The schedule of a run, and what else it changes of the base's recipe."""
+    (first, before), (folder, recipe) = base, run
+    lines = [line for line in differences(before, recipe) if not line.startswith(NO_ARM)]
+    keys = {line.partition(":")[0]: line for line in lines}
+    apart = [line for key, line in keys.items() if key in SHARED]
+    if before.model.n_layers != recipe.model.n_layers:
+        apart.append(f"{before.model.n_layers} -> {recipe.model.n_layers} layers")
+    if apart:
+        raise StudyError(f"{folder}: cannot be compared with {first}: {'; '.join(apart)}")
+    values = recipe.model_dump()
+    changes = {
+        key: values[section][name]
+        for key in keys
+        for section, name in [key.split(".")]
+        if key != "model.schedule"
     }
+    return Arm(name, recipe.model.schedule, changes)
 
 
-def _hashes(environment: Row) -> Row:
-    hashes = environment["hashes"]
-    shards = json.dumps(hashes["shards"], sort_keys=True).encode()
-    return hashes | {"shards": hashlib.sha256(shards).hexdigest()}
+def _names(groups: Sequence[Sequence[Run]]) -> Iterator[str]:
+    """A name for each arm: that of its folders without the seed, or else its schedule."""
+    stems = [{_stem(folder) for folder, _ in group} for group in groups]
+    taken: set[str] = set()
+    for place, (group, stem) in enumerate(zip(groups, stems, strict=True)):
+        shared = any(stem & other for other in (*stems[:place], *stems[place + 1 :]))
+        wanted = str(group[0][1].model.schedule) if shared or len(stem) > 1 else stem.pop()
+        name, n = wanted, 2
+        while name in taken:
+            name, n = f"{wanted} ({n})", n + 1
+        taken.add(name)
+        yield name
+
+
+# -- the numbers of one run ----------------------------------------------------------------------
+
+
+def _numbers(run: StudyRun) -> Iterator[Number]:
+    """All numbers of a run, in a fixed order."""
+    rows, last = read_metrics(run.folder), run.cell.recipe.n_steps
+    for row in rows:
+        if row["kind"] == "val":
+            yield metrics.VAL_LOSS, row["step"], None, row["loss"]
+            if row["step"] == last:
+                yield metrics.FINAL_LOSS, last, None, row["loss"]
+    yield from _training([row for row in rows if row["kind"] == "train"])
+    for row in [row for row in rows if row["kind"] == "attention"][-1:]:
+        for layer, value in enumerate(row["largest_logit"]):
+            yield metrics.LARGEST_LOGIT, row["step"], layer, value
+    if run.step >= last:
+        yield from _looks(run, 1.0, last)
+        yield from _inference(run.analysis_folder / INFERENCE_FILE)
+    yield from _milestones(run)
+
+
+def _milestones(run: StudyRun) -> Iterator[Number]:
+    """The same as at the end, of earlier checkpoints; names have the share of training."""
+    stages, recipe = run.study.stages.values(), run.cell.recipe
+    steps = {share: step for stage in stages for share, step in stage.steps(recipe).items()}
+    for share, step in sorted(steps.items()):
+        for name, _, index, value in _looks(run, share, step) if share < 1 else ():
+            yield metrics.at(name, share), step, index, value
+
+
+def _looks(run: StudyRun, share: float, step: int) -> Iterator[Number]:
+    """What was measured of the checkpoint at a step, by the stages that ask for its share."""
+    scores, rest = run.at_step(step)
+    asked = [name for name, stage in run.study.stages.items() if share in stage.at]
+    # Of the last checkpoint all that there is counts, whoever measured it.
+    if share == 1 or "eval" in asked:
+        yield from _scores(scores)
+    if share == 1 or "analyze" in asked:
+        yield from _profile(rest / PROFILE_FILE)
+    if share == 1 or "loss" in asked:
+        yield from _positions(rest / LOSS_FILE)
+
+
+def _training(rows: list[Row]) -> Iterator[Number]:
+    if not rows:
+        return
+    length = -(-len(rows) // STRETCHES)
+    for start in range(0, len(rows), length):
+        stretch = rows[start : start + length]
+        mean = sum(row["loss"] for row in stretch) / len(stretch)
+        yield metrics.TRAIN_LOSS, stretch[-1]["step"], None, mean
+    rate = median(row["tokens_per_second"] for row in rows)
+    yield metrics.TOKENS_PER_SECOND, None, None, rate
+    yield metrics.SECONDS, None, None, sum(row["seconds"] for row in rows)
+    memory = [row["memory_bytes"] for row in rows if row["memory_bytes"] is not None]
+    if memory:
+        yield metrics.MEMORY_BYTES, None, None, max(memory)
+
+
+def _scores(folder: Path) -> Iterator[Number]:
+    """The score that tables show of each task, and its other accuracy where it has two."""
+    for file in sorted(folder.glob("*.json")):
+        result = read_sealed(file)
+        for row in result["rows"]:
+            found = result["metrics"].get(row["task"], {})
+            shown = {row["metric"]: (row["value"], row["stderr"])}
+            for metric in ACCURACIES:
+                value = found.get(metric)
+                if value is not None and row["task"] in BY_NAME:
+                    shown.setdefault(metric, (value, found.get(f"{metric}_stderr")))
+            for metric, (value, stderr) in shown.items():
+                name = metrics.eval_score(row["task"], metric)
+                yield name, None, None, value
+                yield name + metrics.ITEMS, None, None, row["items"]
+                if stderr is not None:
+                    yield name + metrics.STDERR, None, None, stderr
+
+
+def _profile(file: Path) -> Iterator[Number]:
+    for layer in read_sealed(file)["profile"]["layers"] if file.is_file() else []:
+        for name, statistic in layer["statistics"].items():
+            yield metrics.attention(name), None, layer["layer"], statistic["mean"]
+
+
+def _positions(file: Path) -> Iterator[Number]:
+    for row in read_sealed(file)["by_position"] if file.is_file() else []:
+        end = int(row["positions"].rpartition("-")[2])
+        yield metrics.LOSS_AT_POSITION, None, end, row["loss"]
+
+
+def _inference(file: Path) -> Iterator[Number]:
+    for kind, timed in read_sealed(file)["kinds"].items() if file.is_file() else []:
+        ours, theirs = timed["seconds"], timed["baseline_seconds"]
+        yield metrics.inference(kind), None, None, timed["tokens"] / median(ours)
+        # Round by round: whatever else the machine did slowed both.
+        ratios = [their / our for our, their in zip(ours, theirs, strict=True)]
+        yield metrics.inference_ratio(kind), None, None, median(ratios)
+
+
+def _items(run: StudyRun) -> Iterator[pd.DataFrame]:
+    """Every item of every task or group of tasks, counted from 0, with its cluster."""
+    for file in sorted(run.eval_folder.glob("*.json")):
+        result, frame = read_result(file), pd.read_parquet(file.with_suffix(".parquet"))
+        names = [
+            name for name in frame if name not in ITEM_FACTS and not str(name).endswith("_weight")
+        ]
+        for row in result["rows"]:
+            members = result["harness"]["group_subtasks"].get(row["task"]) or [row["task"]]
+            mine = frame[frame["task"].isin(members)]
+            mine = mine.assign(
+                cluster=_clusters(mine, members), task=row["task"], item=range(len(mine))
+            )
+            facts = ["task", "item", "cluster"]
+            long = mine.melt(facts, names, "metric", "value").dropna(subset=["value"])
+            yield long.astype({"task": str, "cluster": str, "metric": str, "value": float})
+
+
+def _clusters(items: pd.DataFrame, members: Sequence[str]) -> list[str]:
+    """What each item shares with others: its sub-task, a template; else it stands by itself."""
+    if len(members) > 1:
+        return [str(task) for task in items["task"]]
+    each = (
+        CHOICES if members == [DIAGNOSTIC_CLOZE] else 1
+    )  # items of one template follow each other
+    return [str(int(item) // each) for item in items["item"]]

@@ -1,7 +1,8 @@
-"""Each arm of a study against its baseline: how far apart, and how sure one can be.
+"""Arms of a study against its baseline and against each other: how far apart, and how sure.
 
 Runs of one seed start from the same weights and see the same tokens, so arms are compared seed by
-seed, and only over seeds that both have completed.
+seed, and only over seeds that all arms of a contrast have completed. Runs that failed stay in the
+account: whoever leaves out what diverged has chosen the seeds by their outcome.
 """
 
 from __future__ import annotations
@@ -14,11 +15,35 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from prism_transformer.errors import InputError
-from prism_transformer.study.benchmarks import Benchmark, Scores
+from prism_transformer.core.errors import InputError
+from prism_transformer.core.table import Column, Interval, Row, Spread, Table, Value, words
+from prism_transformer.study import metrics
+from prism_transformer.study.benchmarks import ScoreDifference, Scores
+from prism_transformer.study.collected import (
+    LEARNING_RATE,
+    Collected,
+    Facts,
+    SearchFacts,
+    StudyFacts,
+    finite,
+)
+from prism_transformer.study.contrasts import (
+    Contrast,
+    Kind,
+    Lost,
+    adjust,
+    against,
+    contrast_table,
+    contrasts_of,
+    lost_runs,
+    measured,
+)
+from prism_transformer.study.envelope import Envelope, envelopes
+from prism_transformer.study.factorial import LayerEffects, layer_effects
+from prism_transformer.study.looks import Look, plan_looks
+from prism_transformer.study.multiplicity import Blocks, fit_blocks
 from prism_transformer.study.statistics import (
     ALPHA,
-    MOST_PAIRS,
     Equivalence,
     GapCurve,
     Paired,
@@ -26,20 +51,17 @@ from prism_transformer.study.statistics import (
     Summary,
     equivalence,
     gap_curve,
-    holm,
-    paired,
     ratio,
-    seeds_needed,
     summarise,
     tokens_to_reach,
 )
-from prism_transformer.study.table import Collected, Facts, finite
 
+RATES_BESIDE = "Rates of runs that were trained beside others or other work compare nothing."
 PARITY_MARGIN = 0.01  # arms are equally fast when their throughput differs by less
 
 
 @dataclass(frozen=True)
-class Arm:
+class ArmSummary:
     """One arm at one point; None where it has no complete run."""
 
     name: str
@@ -65,32 +87,21 @@ class Reach:
     """share of the baseline's tokens"""
 
 
-@dataclass(frozen=True)
-class Row:
-    """One arm against the baseline at one point."""
+@dataclass(frozen=True, kw_only=True)
+class ArmContrast(Contrast):
+    """One arm against the baseline: a contrast, and all else that two arms can be compared by."""
 
-    point: int
-    values: Facts
-    """swept values by their recipe key"""
-    arm: Arm
-    baseline: Arm
-    seeds: tuple[int, ...] = ()
-    """complete in both arms; differences are in this order"""
-    difference: Paired | None = None
-    """final loss, arm minus baseline: below 0 is better"""
-    adjusted_p: float = nan
-    """the sign-flip p after Holm"""
-    comparisons: int = 0
-    """how many p values of the study Holm adjusts for"""
-    seeds_needed: int | None = None
-    """pairs at which a difference of this mean and s.d. would be found four times of five"""
+    arm: ArmSummary
+    baseline: ArmSummary
     throughput: Ratio | None = None
     parity: Equivalence | None = None
     """whether the throughput is equal within 1 %; its numbers are logs of ratios"""
+    rates_beside_others: int = 0
+    """seeds left out of both: a run of theirs was trained beside others or beside other work"""
     gap: GapCurve | None = None
     """validation loss, arm minus baseline, where every seed of both was validated"""
     reach: tuple[Reach, ...] = ()
-    benchmarks: tuple[Benchmark, ...] = ()
+    benchmarks: tuple[ScoreDifference, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -102,9 +113,72 @@ class Comparison:
     """planned"""
     points: tuple[Facts, ...]
     """swept values; one empty point where nothing is swept"""
-    baselines: tuple[Arm, ...]
+    baselines: tuple[ArmSummary, ...]
     """one for each point"""
-    rows: tuple[Row, ...]
+    rows: tuple[ArmContrast, ...]
+    contrasts: tuple[Contrast, ...] = ()
+    """that the study names, or Prism against each control"""
+    lost: tuple[Lost, ...] = ()
+    """runs that failed"""
+    looks: tuple[Look, ...] = ()
+    """that the study planned"""
+    looked: tuple[int, ...] = ()
+    """numbers of seeds with which it was collected as a whole"""
+    settled: int = 0
+    """seeds of which every run is complete or has failed"""
+    layers: tuple[LayerEffects | None, ...] = ()
+    """of a factorial study, at each point"""
+    envelopes: tuple[Envelope, ...] = ()
+    """loss against learning rate, where arms were swept over it or tuned"""
+    one_rate: float | None = None
+    """the learning rate that all arms shared and that was tuned for none"""
+    search: SearchFacts | None = None
+    """of a study that chose among many arms"""
+    doubts: tuple[str, ...] = ()
+    """what a reader should know of where its numbers come from"""
+
+    @property
+    def every(self) -> tuple[Contrast, ...]:
+        """The family that p values are adjusted for: arms against the baseline, then the others."""
+        return (*self.rows, *self.contrasts)
+
+    @property
+    def table(self) -> Table:
+        """At each point the baseline, then its rivals: what people read first."""
+        swept = dict.fromkeys(key for point in self.points for key in point)
+        places = self._places
+        columns = (
+            *words(*swept, "arm", "schedule"),
+            Column("loss", places=4),
+            Column("difference", places=places, sign=True),
+            Column("interval", places=places, sign=True),
+            Column("p"),
+            Column("adjusted p"),
+            Column("speed", places=3),
+            *words("seeds"),
+        )
+        rows: list[Row] = []
+        for index, (point, baseline) in enumerate(zip(self.points, self.baselines, strict=True)):
+            here = [_itself(index, point, baseline)]
+            here += [each for each in self.rows if each.point == index]
+            values = {key: str(value) for key, value in point.items()}
+            rows += [values | _cells(each, len(self.seeds)) for each in here]
+            empty = dict.fromkeys(column.key for column in columns)
+            rows += [
+                empty | values | _lost_cells(each) for each in self.lost if each.point == index
+            ]
+        note = RATES_BESIDE if any(each.rates_beside_others for each in self.rows) else ""
+        return Table("comparison", columns, tuple(rows), f"{self.name}: arms compared", note)
+
+    @property
+    def contrast_table(self) -> Table:
+        """Every contrast, arms against the baseline first, with every seed."""
+        return contrast_table(self.every, self.name, self._places)
+
+    @property
+    def _places(self) -> int:
+        """Decimals that show the least certain digit of every difference."""
+        return max((digits(each.difference) for each in self.every if each.difference), default=4)
 
     def to_json(self) -> Facts:
         """Plain values for scripts; null for what cannot be known."""
@@ -133,42 +207,61 @@ class _Point:
     rates: pd.DataFrame
     machines: dict[tuple[str, int], Facts | None]
     """hardware by arm and seed"""
+    beside_others: frozenset[tuple[str, int]]
+    """runs by arm and seed that did not have their machine to themselves"""
     curves: pd.DataFrame
     """validation losses: a row for each arm, seed and count of tokens"""
     scores: Scores
+    blocks: Blocks | None
+    lost: tuple[Lost, ...]
+    effect: float
+    limit: float
 
     @classmethod
-    def of(cls, collected: Collected, point: int) -> _Point:
+    def of(cls, collected: Collected, point: int, limit: float) -> _Point:
         losses = finite(collected.final_loss(point))
-        rates = finite(collected.by_seed("tokens_per_second", point)).where(losses.notna())
-        default = collected.points[point].get("train.batch_tokens", collected.batch_tokens)
+        rates = finite(collected.by_seed(metrics.TOKENS_PER_SECOND, point)).where(losses.notna())
+        usual = collected.facts.recipe.train.batch_tokens
+        default = collected.points[point].get("train.batch_tokens", usual)
         batch_tokens = {
-            arm["name"]: arm["changes"].get("train.batch_tokens", default)
-            for arm in collected.facts["arms"]
+            arm.name: arm.changes.get("train.batch_tokens", default) for arm in collected.facts.arms
         }
-        curves = collected.metric("val_loss", point)
+        curves = collected.metric(metrics.VAL_LOSS, point)
         curves = curves[finite(curves["value"]).notna()]
         tokens = curves["step"].astype(int) * curves["arm"].map(batch_tokens).astype(int)
-        machines = {
-            (run["arm"], run["seed"]): run["hardware"]
-            for run in collected.facts["runs"]
-            if run["point"] == point
-        }
-        scores = Scores.of(collected, point)
-        return cls(losses, rates, machines, curves.assign(tokens=tokens), scores)
+        here = {(run.arm, run.seed): run for run in collected.facts.runs if run.point == point}
+        machines = {which: run.hardware for which, run in here.items()}
+        beside = frozenset(which for which, run in here.items() if run.beside_others)
+        return cls(
+            losses, rates, machines, beside, curves.assign(tokens=tokens),
+            Scores.of(collected, point), fit_blocks(losses), lost_runs(collected, point),
+            collected.facts.effect, limit,
+        )  # fmt: skip
 
-    def arm(self, name: str, schedule: str) -> Arm:
+    def measured(self, contrast: Kind) -> Kind:
+        """The same contrast with what it is held against and what the losses say."""
+        asked = replace(contrast, effect=self.effect, limit=self.limit)
+        return measured(asked, self.losses, self.blocks, self.lost)
+
+    def arm(self, name: str, schedule: str) -> ArmSummary:
         columns = (self.losses[name].dropna(), self.rates[name].dropna())
-        return Arm(name, schedule, *(summarise(each) if len(each) else None for each in columns))
+        return ArmSummary(
+            name, schedule, *(summarise(each) if len(each) else None for each in columns)
+        )
 
-    def rates_of(self, baseline: str, arm: str) -> pd.DataFrame:
-        """Tokens per second of seeds that were trained on the same hardware in both arms."""
+    def rates_of(self, baseline: str, arm: str) -> tuple[pd.DataFrame, int]:
+        """Tokens per second of seeds that were trained alone, on the same hardware in both arms.
+
+        And how many seeds are left out because they were not trained alone.
+        """
         both = self.rates[[baseline, arm]].dropna()
+        alone = [not {(baseline, n), (arm, n)} & self.beside_others for n in both.index]
         same = [
             self.machines.get((baseline, seed)) == self.machines.get((arm, seed))
             for seed in both.index
         ]
-        return both[same]
+        kept = [one and other for one, other in zip(alone, same, strict=True)]
+        return both[kept], alone.count(False)
 
     def curve(self, name: str, seeds: Sequence[int]) -> pd.DataFrame:
         """A row for each seed, a column for each count of tokens."""
@@ -177,70 +270,82 @@ class _Point:
 
 
 def compare(collected: Collected, by_item: Collection[str] | None = None) -> Comparison:
-    """Hold every arm against the baseline; what is missing leaves its fields empty.
+    """Hold arms against the baseline and each other; what is missing leaves its fields empty.
 
     ``by_item`` names the arms whose benchmarks are tested item by item; all when left out.
     """
     if collected.baseline not in collected.arms:
         raise InputError(f"the study has no arm {collected.baseline!r} to be its baseline")
-    baselines: list[Arm] = []
-    rows: list[Row] = []
+    facts = collected.facts
+    looks = plan_looks(facts.looks.seeds, facts.looks.spending) if facts.looks else ()
+    settled = collected.settled
+    limit = next((look.limit for look in looks if look.seeds == settled), nan) if looks else ALPHA
+    baselines: list[ArmSummary] = []
+    rows: list[ArmContrast] = []
+    contrasts: list[Contrast] = []
+    lost: list[Lost] = []
     for index, values in enumerate(collected.points):
-        point = _Point.of(collected, index)
-        arms = {
-            arm["name"]: point.arm(arm["name"], arm["schedule"]) for arm in collected.facts["arms"]
-        }
+        point = _Point.of(collected, index, limit)
+        lost += point.lost
+        arms = {arm.name: point.arm(arm.name, arm.schedule) for arm in facts.arms}
         baselines.append(arms.pop(collected.baseline))
         for arm in arms.values():
             tested = by_item is None or arm.name in by_item
-            rows.append(_row(point, Row(index, values, arm, baselines[-1]), tested))
+            row = _itself(index, values, baselines[-1], arm)
+            rows.append(_row(point, point.measured(row), tested))
+        contrasts += [
+            point.measured(Contrast(index, values, each.name, dict(each.weights)))
+            for each in contrasts_of(facts)
+        ]
+    adjusted = list(adjust([*rows, *contrasts]))
     return Comparison(
-        name=collected.facts["name"],
-        seeds=tuple(collected.facts["seeds"]),
-        points=tuple(collected.points),
-        baselines=tuple(baselines),
-        rows=_adjusted(rows),
-    )
+        facts.name, facts.seeds, facts.points, tuple(baselines),
+        rows=tuple(each for each in adjusted if isinstance(each, ArmContrast)),
+        contrasts=tuple(adjusted[len(rows) :]),
+        lost=tuple(lost), looks=looks, looked=facts.looked, settled=settled,
+        layers=tuple(layer_effects(collected, index) for index in range(len(facts.points))),
+        envelopes=envelopes(collected, limit), one_rate=_one_rate(facts),
+        search=facts.search,
+        doubts=collected.doubts,
+    )  # fmt: skip
 
 
-def _adjusted(rows: Sequence[Row]) -> tuple[Row, ...]:
-    p_values = [row.difference.p if row.difference else nan for row in rows]
-    known = sum(isfinite(p) for p in p_values)
-    return tuple(
-        replace(row, adjusted_p=p, comparisons=known)
-        for row, p in zip(rows, holm(p_values), strict=True)
-    )
+def _one_rate(facts: StudyFacts) -> float | None:
+    swept = any(LEARNING_RATE in point for point in facts.points)
+    own = any(LEARNING_RATE in arm.changes for arm in facts.arms)
+    return None if swept or own or facts.tuning else facts.recipe.optim.lr
 
 
-def _row(point: _Point, row: Row, by_item: bool) -> Row:
-    """The same row with all that the point's numbers say."""
+def _itself(
+    point: int, values: Facts, baseline: ArmSummary, arm: ArmSummary | None = None
+) -> ArmContrast:
+    """An arm against the baseline before anything is known; without an arm, the baseline alone."""
+    weights = {arm.name: 1.0, baseline.name: -1.0} if arm else {}
+    arm = arm or baseline
+    name = against(arm.name, baseline.name)
+    return ArmContrast(point, values, name, weights, arm=arm, baseline=baseline)
+
+
+def _row(point: _Point, row: ArmContrast, by_item: bool) -> ArmContrast:
+    """The same row with all else that the point's numbers say."""
     names = [row.baseline.name, row.arm.name]
     row = replace(row, benchmarks=point.scores.compare(names[0], names[1], by_item))
-    losses, rates = point.losses[names].dropna(), point.rates_of(*names)
-    if losses.empty:
+    if row.difference is None:
         return row
-    first, second = (losses[name] for name in names)
-    difference = paired(second - first)
-    seeds = tuple(int(seed) for seed in losses.index)
-    curves = [point.curve(name, seeds) for name in names]
+    theirs, ours = (point.curve(name, row.seeds) for name in names)
+    gaps = (ours - theirs).dropna(axis="columns")
     row = replace(
         row,
-        seeds=seeds,
-        difference=difference,
-        seeds_needed=seeds_needed(difference.mean, difference.sd),
-        gap=_gap(*curves),
-        reach=_reach(first, *curves),
+        gap=None if gaps.empty else gap_curve(gaps.columns.to_numpy(), gaps.to_numpy()),
+        reach=_reach(point.losses.loc[list(row.seeds), names[0]], theirs, ours),
     )
+    rates, beside = point.rates_of(*names)
+    row = replace(row, rates_beside_others=beside)
     if rates.empty:
         return row
     throughput = ratio(rates[names[1]], rates[names[0]])
     parity = equivalence(np.log(throughput.ratios), log1p(PARITY_MARGIN))
     return replace(row, throughput=throughput, parity=parity)
-
-
-def _gap(baseline: pd.DataFrame, arm: pd.DataFrame) -> GapCurve | None:
-    gaps = (arm - baseline).dropna(axis="columns")
-    return None if gaps.empty else gap_curve(gaps.columns.to_numpy(), gaps.to_numpy())
 
 
 def _reach(targets: pd.Series, baseline: pd.DataFrame, arm: pd.DataFrame) -> tuple[Reach, ...]:
@@ -259,89 +364,34 @@ def _first(curve: pd.Series, target: float) -> float | None:
     return None if known.empty else tokens_to_reach(known.index, known, target)
 
 
-# -- words ---------------------------------------------------------------------------------------
+# -- the table -----------------------------------------------------------------------------------
 
 
-def sentence(row: Row) -> str:
-    """What a row says, in one sentence that claims no more than its seeds can bear."""
-    at = "".join(f"{key}={value}, " for key, value in row.values.items())
-    who = f"{at}{row.arm.name} against {row.baseline.name}"
-    found = row.difference
-    if found is None:
-        return f"{who}: no seed is complete in both arms."
-    digits = _digits(found)
-    if found.n == 1:
-        return f"{who}: {found.mean:+.{digits}f} nats, one seed: no interval."
-    if not any(found.differences):
-        return f"{who}: the same loss in all {found.n} seeds."
-    verdict = _clear(row, found) if found.excludes_zero else _within_noise(row, found, digits)
-    return (
-        f"{who}: {found.mean:+.{digits}f} nats ({100 * found.confidence:g} % interval "
-        f"{found.low:+.{digits}f} to {found.high:+.{digits}f}, {found.n} seeds): {verdict}."
-    )
-
-
-def _digits(found: Paired) -> int:
+def digits(gap: Paired) -> int:
     """Decimals that show the two leading digits of the interval's half width; at least four."""
-    width = found.high - found.mean if found.n > 1 else abs(found.mean)
+    width = gap.high - gap.mean if gap.n > 1 else abs(gap.mean)
     return min(max(4, 1 - floor(log10(width))), 12) if width > 0 else 4
 
 
-def _within_noise(row: Row, found: Paired, digits: int) -> str:
-    count = f"about {row.seeds_needed:,}" if row.seeds_needed else f"not even {MOST_PAIRS:,}"
-    return (
-        f"within noise; this study could have seen {found.detectable:.{digits}f} or more; "
-        f"{count} seeds would settle an effect of this size"
-    )
-
-
-def _clear(row: Row, found: Paired) -> str:
-    lower = found.mean < 0
-    agreeing = sum(each < 0 if lower else each > 0 for each in found.differences)
-    share = "all" if agreeing == found.n else f"{agreeing} of"
-    text = (
-        f"{'lower (better)' if lower else 'higher (worse)'} in {share} {found.n} seeds; "
-        f"the interval excludes 0; sign-flip p {found.p:.3g}"
-    )
-    if found.p_floor > ALPHA:
-        text += f" ({found.p_floor:.3g} is the least that {found.n} seeds can give)"
-    if row.comparisons > 1:
-        text += f", {row.adjusted_p:.3g} after Holm over {row.comparisons} comparisons"
-    return text
-
-
-def arm_rows(comparison: Comparison) -> list[Facts]:
-    """Rows for a terminal: at each point the baseline, then its rivals; text, empty if unknown."""
-    found = []
-    for point, baseline in enumerate(comparison.baselines):
-        swept = {key: str(value) for key, value in comparison.points[point].items()}
-        n = baseline.loss.n if baseline.loss else 0
-        found.append(swept | _cells(baseline, None) | {"seeds": _share(n, comparison)})
-        for row in comparison.rows:
-            if row.point == point:
-                seeds = {"seeds": _share(len(row.seeds), comparison)}
-                found.append(swept | _cells(row.arm, row) | seeds)
-    return found
-
-
-def _share(n: int, comparison: Comparison) -> str:
-    planned = len(comparison.seeds)
-    return str(n) if n == planned else f"{n} of {planned}"
-
-
-def _cells(arm: Arm, row: Row | None) -> Facts:
-    """An arm's loss, and what a row says of it; a baseline has none."""
-    found, speed = (row.difference, row.throughput) if row else (None, None)
-    loss, digits = arm.loss, _digits(found) if found else 4
-    spread = f" +- {loss.sd:.4f}" if loss and loss.n > 1 else ""
-    interval = f"{found.low:+.{digits}f} to {found.high:+.{digits}f}" if found else ""
+def _cells(row: ArmContrast, planned: int) -> dict[str, Value]:
+    """A line of the table; where the arm is the baseline itself, there is nothing to compare."""
+    arm, gap, speed = row.arm, row.difference, row.throughput
+    tested = gap is not None and gap.n > 1  # one seed has neither interval nor test
+    n = arm.loss.n if arm is row.baseline and arm.loss else len(row.seeds)
     return {
         "arm": arm.name,
         "schedule": arm.schedule,
-        "loss": f"{loss.mean:.4f}{spread}" if loss else "",
-        "difference": f"{found.mean:+.{digits}f}" if found else "",
-        "interval": interval if found and found.n > 1 else "",
-        "p": f"{found.p:.3g}" if found and found.n > 1 else "",
-        "Holm p": f"{row.adjusted_p:.3g}" if row and found and found.n > 1 else "",
-        "speed": f"{speed.mean:.3f}" if speed else "",
+        "loss": Spread(arm.loss.mean, arm.loss.sd) if arm.loss else None,
+        "difference": gap.mean if gap else None,
+        "interval": Interval(gap.low, gap.high) if gap and tested else None,
+        "p": gap.p if gap and tested else None,
+        "adjusted p": row.adjusted_p if tested else None,
+        "speed": speed.mean if speed else None,
+        "seeds": str(n) if n == planned else f"{n} of {planned}",
     }
+
+
+def _lost_cells(lost: Lost) -> dict[str, Value]:
+    """A line of the table for a run that failed."""
+    how = "diverged" if lost.diverged else "failed"
+    return {"arm": f"{lost.arm}, seed {lost.seed}", "seeds": how}

@@ -1,52 +1,148 @@
-"""How long a study will train: by what its runs have shown, or by a guess at first."""
+"""How a study will use this machine, and what is left of it in hours and bytes.
+
+Of the order of what comes, no more: a plan must be there at once, for any size of model.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
 
-import torch
-
-from prism_transformer.cost import token_rate, utilisation_flops
-from prism_transformer.study.cell import run_of
+from prism_transformer.study.folder import StudyFolder
 from prism_transformer.study.plan import Plan
-from prism_transformer.train.device import Settings, settle
-from prism_transformer.train.run import read_metrics
+from prism_transformer.study.runs import StudyRun
+from prism_transformer.study.sharing import Shares, Workers, need_of, share_out, this_machine
+from prism_transformer.training.run import read_metrics
 
-SHARE = 0.5  # of a plain matrix product's rate that training reaches, for a first guess
+GUESSED_SHARE = 0.5  # of a plain matrix product's rate that training reaches, for a first guess
 SIZE, TIMES = 1024, 5  # of those products
-
-BASES = {True: "by the runs that are there", False: "a guess from matrix products"}
-
-
-def seconds_left(plan: Plan, folder: Path, device: str) -> tuple[float, str]:
-    """Seconds of training that are left, by one worker, and what that is based on."""
-    runs = [run_of(plan, folder, cell) for cell in plan.cells]
-    seen = [
-        row["tokens_per_second"]
-        for run in runs
-        if run.begun
-        for row in read_metrics(run.folder)
-        if row["kind"] == "train"
-    ]
-    steps = sum(max(0, run.cell.recipe.n_steps - run.step) for run in runs)
-    rate = median(seen) if seen else _guess(plan, settle(plan.base, device))
-    return steps * plan.base.train.batch_tokens / rate, BASES[bool(seen)]
+PAPER_GPUS, PAPER_SHARE = 8, 0.4  # H100s, and the share of their peak that is assumed
+BYTES_PER_PARAMETER = 12  # float32 weights and AdamW's two moments
+ROW_BYTES = 400  # of metrics, a step
+# Items of a task, and tokens of an item with all of its choices, about.
+TASK_SIZES = {
+    "piqa": (1838, 90), "hellaswag": (10_042, 400), "arc_easy": (2376, 140),
+    "winogrande": (1267, 60), "blimp": (67_000, 25), "wikitext": (62, 4600),
+    "diagnostic": (1000, 60),
+}  # fmt: skip
 
 
-def _guess(plan: Plan, settings: Settings) -> float:
-    """Tokens per second from the rate of a plain matrix product."""
-    peak = settings.peak_flops() or _product_rate(settings)
+def shares_of(
+    study: StudyFolder,
+    device: str = "auto",
+    processes: int | None = None,
+    workers: Workers = "auto",
+) -> Shares:
+    """How workers share this machine for what is left of a study, and why."""
+    import torch
+
+    from prism_transformer.training.device import find_device
+
+    gpus = torch.cuda.device_count() if find_device(device).type == "cuda" else 0
+    left = sum(bool(run.queued(run.cell.recipe.n_steps)) for run in study.runs)
+    together = study.plan.study.processes if processes is None else processes
+    need = need_of((cell.recipe for cell in study.plan.cells), together)
+    return share_out(this_machine(gpus), need, workers, left)
+
+
+def _tokens_left(study: StudyFolder) -> int:
+    steps = sum(max(0, run.cell.recipe.n_steps - run.step) for run in study.runs)
+    return steps * study.plan.base.train.batch_tokens
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What is left to do."""
+
+    training_seconds: float
+    evaluation_seconds: float
+    """of every other stage, counted in tokens that go forward through the model"""
+    disk_bytes: int
+    """that runs still to be trained will take: checkpoints with their optimizer, and metrics"""
+    h100_training_seconds: float
+    """of the same on 8 x H100 at 40 % utilisation"""
+    h100_evaluation_seconds: float
+    why: str
+    """what the speed of this machine is known from"""
+
+
+def forecast(
+    study: StudyFolder,
+    device: str = "auto",
+    processes: int | None = None,
+    workers: Workers = "auto",
+) -> Forecast:
+    """Time on this machine and on the paper's, and disk."""
+    from prism_transformer.models.cost import parameters, token_rate, utilisation_flops
+    from prism_transformer.schedules.hardware import PEAK_FLOPS
+
+    rate, why = _rate(study, device, processes, workers)
+    model = study.plan.base.model
+    flops = utilisation_flops(model, model.seq_len)
+    paper = token_rate(flops, PAPER_GPUS * PEAK_FLOPS["H100"], PAPER_SHARE)
+    trained = _tokens_left(study)
+    # A token costs a third on its way forward alone.
+    scored = sum(_tokens_scored(run) for run in study.runs) / 3
+    recipes = [run.cell.recipe for run in study.runs if run.step < run.cell.recipe.n_steps]
+    kept = sum(
+        BYTES_PER_PARAMETER * parameters(each.model).total * each.run.keep_checkpoints
+        + ROW_BYTES * each.n_steps
+        for each in recipes
+    )
+    return Forecast(trained / rate, scored / rate, kept, trained / paper, scored / paper, why)
+
+
+def _tokens_scored(run: StudyRun) -> int:
+    """Tokens that go through a model in the stages that a run still lacks."""
+    recipe, study = run.cell.recipe, run.study
+    todo, seq_len = run.to_do(recipe.n_steps), recipe.model.seq_len
+    found = 0
+    if "loss" in todo and study.loss is not None:
+        wanted = study.loss.sequences
+        found += recipe.data.val_tokens if wanted is None else wanted * seq_len
+    if "analyze" in todo and study.analyze is not None:
+        found += study.analyze.sequences * seq_len
+    if "inference" in todo and study.inference is not None:
+        each = study.inference.prompt + study.inference.new
+        found += 2 * study.inference.rounds * each  # the arm and its baseline
+    if "eval" in todo and study.eval is not None:
+        limit = study.eval.limit
+        for task in study.eval.tasks:
+            items, tokens = TASK_SIZES.get(task, (1000, 100))
+            found += tokens * (items if limit is None else min(limit, items))
+    return found
+
+
+def _rate(
+    study: StudyFolder, device: str, processes: int | None, workers: Workers
+) -> tuple[float, str]:
+    """Tokens per second of training on this machine, and what that is based on."""
+    runs, shares = study.runs, shares_of(study, device, processes, workers)
+    rows = [row for run in runs if run.begun for row in read_metrics(run.folder)]
+    rates = [row["tokens_per_second"] for row in rows if row["kind"] == "train"]
+    if rates:
+        return median(rates) * len(shares), "by the runs that are there"
+    gpus = sum(len(share.gpus) for share in shares.each)
+    return _guessed_rate(study.plan, device, gpus), "a guess from matrix products"
+
+
+def _guessed_rate(plan: Plan, device: str, gpus: int) -> float:
+    """Tokens per second of the whole machine, from the rate of a plain matrix product."""
+    import torch
+
+    from prism_transformer.models.cost import token_rate, utilisation_flops
+    from prism_transformer.training.device import settle
+
+    settings = settle(plan.base, device)
+    peak = settings.peak_flops()
+    if not peak:
+        one, times = torch.ones(SIZE, SIZE, dtype=settings.dtype, device=settings.device), []
+        for _ in range(TIMES):
+            started = perf_counter()
+            (one @ one).sum().item()  # which waits for the device
+            times.append(perf_counter() - started)
+        peak = 2 * SIZE**3 / min(times)
     flops = utilisation_flops(plan.base.model, plan.base.model.seq_len)
-    return token_rate(flops, peak, SHARE) * plan.study.processes
-
-
-def _product_rate(settings: Settings) -> float:
-    one = torch.ones(SIZE, SIZE, dtype=settings.dtype, device=settings.device)
-    times = []
-    for _ in range(TIMES):
-        started = perf_counter()
-        (one @ one).sum().item()  # which waits for the device
-        times.append(perf_counter() - started)
-    return 2 * SIZE**3 / min(times)
+    # That product had one GPU, or all cores of the CPU, which workers and processes share.
+    return token_rate(flops, peak, GUESSED_SHARE) * max(1, gpus)

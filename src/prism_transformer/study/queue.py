@@ -2,14 +2,17 @@
 
 On one machine it is an SQLite file in the study's folder; for many, any database that Optuna
 takes, above all PostgreSQL. Run folders are the truth: the queue can always be made again.
+
+A trial is WAITING until a worker takes it, RUNNING while the worker's heartbeat goes on, then
+COMPLETE or FAIL. Optuna is used as a queue that is safe between machines and that its dashboard
+shows; its samplers choose nothing here.
 """
 
 from __future__ import annotations
 
 import socket
-import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from time import sleep
@@ -17,24 +20,28 @@ from typing import Any
 
 import optuna
 from optuna.distributions import CategoricalDistribution, IntDistribution
-from optuna.exceptions import ExperimentalWarning, UpdateFinishedTrialError
-from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.storages import RetryHeartbeatStaleTrialCallback
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from prism_transformer.errors import InputError
-from prism_transformer.folders import FolderBusy, locked
-from prism_transformer.study.cell import CellFailed, Interrupted, Values
+from prism_transformer.core.disk import FolderBusy, locked, plain_name
+from prism_transformer.core.errors import InputError
+from prism_transformer.recipe import Recipe, differences
 from prism_transformer.study.plan import Cell, Plan
+from prism_transformer.study.runs import CellFailed, Values
+from prism_transformer.study.storage import LOST, open_storage, shown
+from prism_transformer.training.stopping import Stopped
 
 QUEUE_FILE = "queue.db"
-CLAIMS = "claims"  # folders that whoever works on a cell of this machine has locked
+CLAIMS = "claims"  # a folder for each cell, locked by the worker of this machine that does it
 
 HEARTBEAT = 10  # seconds between signs of life
 PATIENCE = 6  # heartbeats missed before a worker is taken for dead
 POLL = 2.0  # seconds between looks at what others do
 RETRIES = 3  # of a cell whose workers died
 
-LIVE = (TrialState.WAITING, TrialState.RUNNING, TrialState.COMPLETE)
+# States in which a cell needs no new trial. PRUNED is a trial that turned out to be superfluous.
+LIVE = WAITING, RUNNING, COMPLETE = TrialState.WAITING, TrialState.RUNNING, TrialState.COMPLETE
 
 Do = Callable[[str, int], Values]
 """Trains the cell of a name to a step, and does what else there is to do with it."""
@@ -44,15 +51,31 @@ class Queue:
     """The cells of a study in a database."""
 
     def __init__(
-        self, plan: Plan, folder: Path, storage: str | None = None, heartbeat: int = HEARTBEAT
+        self,
+        plan: Plan,
+        folder: Path,
+        storage: str | None = None,
+        heartbeat: int = HEARTBEAT,
+        elsewhere: Collection[str] = (),
     ) -> None:
-        self.plan = plan
-        self.folder = folder
-        self.labels = {arm.name: f"{arm.name}: {arm.schedule}" for arm in plan.arms}
-        self.storage = _open_storage(storage or _sqlite(folder), heartbeat)
+        """``elsewhere`` names cells that need no work, whatever the database says."""
+        self.plan, self.folder, self.heartbeat = plan, folder, heartbeat
+        self.own = {cell.name for cell in plan.cells} - set(elsewhere)
+        # What the dashboard shows of an arm. Of all arms: selections share one queue.
+        self.labels = {arm.name: f"{arm.name}: {arm.schedule}" for arm in plan.all.arms}
+        # Two processes that make the tables of one SQLite file at the same moment crash.
+        with nullcontext() if storage else self._alone():
+            sqlite = f"sqlite:///{(folder / QUEUE_FILE).resolve()}"
+            self.storage = open_storage(
+                storage or sqlite, heartbeat, PATIENCE, lambda: _Retry(max_retry=RETRIES)
+            )
         self.shape = {"arms": list(self.labels.values()), "points": list(plan.points)}
         self.host = socket.gethostname()
         self.patience = timedelta(seconds=PATIENCE * heartbeat)
+
+    def _alone(self) -> AbstractContextManager[None]:
+        """Keep other processes of this machine from the queue as a whole."""
+        return locked(self.folder / CLAIMS / "queue", wait=True)
 
     # -- filling ---------------------------------------------------------------------------------
 
@@ -67,83 +90,106 @@ class Queue:
         A cell comes with the step to train it to. What failed before is tried again, and what the
         queue takes for complete though it is ``undone``: the study has a new stage.
         """
-        with locked(self.folder / CLAIMS / "queue", wait=True):
-            study = self._create()
+        # Two processes of this machine that fill at once would each add every cell; two machines
+        # may, and `_do` leaves out the second trial of a cell.
+        with self._alone():
+            study = self._open()
             self._release_dead(study)
+            busy = self.counts(study)[RUNNING]
             keys = [trial_key(cell.name, until) for cell, until in cells]
-            if not study.user_attrs:
-                self._describe(study)
-            complete = _completed(study)
+            # What is done, also by machines whose folders are not seen from here.
+            complete = {trial_of(e): (e.values[0], e.values[1]) for e in _trials(study, COMPLETE)}
             known = {key: values for key, values in complete.items() if key not in undone}
-            same = study.user_attrs.get("shape") == self.shape and known == complete
-            if not same or _out_of_order(study, keys):
-                done = known | dict(done)
-                study = self._remake(study)
-            live = {trial_of(each) for each in study.get_trials(states=LIVE)}
+            changes = self._changes(study)
+            if changes:
+                known = {}  # another recipe found it
+            shape = study.user_attrs.get("shape")
+            same = shape == self.shape and not changes and known == complete
+            # Optuna can neither add a category, nor reopen or reorder trials: begin anew.
+            if not same or (not busy and _out_of_order(study, keys)):
+                if busy:
+                    raise InputError(
+                        f"{self.plan.file}: has changed while workers are at it; stop them first"
+                    )
+                others = self._others(study)
+                optuna.delete_study(study_name=self.plan.name, storage=self.storage)
+                done, study = known | dict(done), self._open()
+                cells = [*cells, *others]
+                keys += [trial_key(cell.name, until) for cell, until in others]
+            live = {trial_of(each) for each in _trials(study, *LIVE)}
             for key, (cell, until) in zip(keys, cells, strict=True):
                 if key not in live:
                     study.add_trial(self._trial(cell, until, done.get(key)))
 
-    def _remake(self, study: optuna.Study) -> optuna.Study:
-        """Begin anew: with all arms, which Optuna wants to know, and cells in the planned order."""
-        if study.get_trials(states=(TrialState.RUNNING,)):
-            raise InputError(
-                f"{self.plan.file}: has changed while workers are at it; stop them first"
-            )
-        optuna.delete_study(study_name=self.plan.name, storage=self.storage)
-        study = self._create()
-        self._describe(study)
-        return study
+    def _others(self, study: optuna.Study) -> list[tuple[Cell, int]]:
+        """Cells in the queue that were not selected here, but are still in the study."""
+        cells = {cell.name: cell for cell in self.plan.all.cells if cell.name not in self.own}
+        live = [each.user_attrs for each in _trials(study, WAITING, COMPLETE)]
+        return [(cells[e["cell"]], e["until"]) for e in live if e["cell"] in cells]
 
-    def _describe(self, study: optuna.Study) -> None:
-        study.set_user_attr("shape", self.shape)
-        study.set_metric_names(["validation loss", "tokens per second"])
+    def _changes(self, study: optuna.Study) -> list[str]:
+        """In what the recipe that the study was begun with is another than ours."""
+        begun = study.user_attrs.get("recipe")
+        if begun is None:
+            return []
+        lines = differences(Recipe.model_validate(begun), self.plan.base)
+        # Each machine may keep its shards elsewhere, and write down what it likes.
+        return [line for line in lines if not line.startswith(("data.folder:", "run."))]
 
-    def _create(self) -> optuna.Study:
-        return optuna.create_study(
+    def _open(self) -> optuna.Study:
+        """The study in the database, which is made where there is none."""
+        study = optuna.create_study(
             storage=self.storage,
             study_name=self.plan.name,
             directions=["minimize", "maximize"],
             sampler=optuna.samplers.RandomSampler(),
             load_if_exists=True,
         )
+        if not study.user_attrs:
+            study.set_user_attr("shape", self.shape)
+            study.set_user_attr("recipe", self.plan.base.model_dump())
+            study.set_metric_names(["validation loss", "tokens per second"])
+        return study
 
     def _trial(self, cell: Cell, until: int, values: Values | None) -> FrozenTrial:
+        # Parameters are for the dashboard alone; the cell's name and step say what is to do.
         space: dict[str, Any] = {
             "arm": CategoricalDistribution(tuple(self.labels.values())),
             "seed": IntDistribution(0, 2**62),
         }
-        params: dict[str, Any] = {"arm": self.labels[cell.arm], "seed": cell.seed}
-        for key, value in self.plan.points[cell.point].items():
-            space[key] = CategoricalDistribution(
-                tuple(dict.fromkeys(point[key] for point in self.plan.points))
-            )
-            params[key] = value
+        swept, points = self.plan.points[cell.point], self.plan.points
+        for key in swept:
+            space[key] = CategoricalDistribution(tuple(dict.fromkeys(p[key] for p in points)))
         return optuna.create_trial(
-            state=TrialState.WAITING if values is None else TrialState.COMPLETE,
+            state=WAITING if values is None else COMPLETE,
             values=values,
-            params=params,
+            params={"arm": self.labels[cell.arm], "seed": cell.seed} | swept,
             distributions=space,
             user_attrs={"cell": cell.name, "until": until},
         )
 
-    def _release_dead(self, study: optuna.Study) -> None:
-        """Give back what a worker of this machine claimed that is no more.
+    def _release_dead(self, study: optuna.Study) -> list[FrozenTrial]:
+        """Fail what a dead worker of this machine had taken; those trials.
 
-        Other machines' workers are noticed by their heartbeat; here the system knows at once.
+        Those of other machines are noticed by their heartbeat, a minute later. Here the system
+        knows at once: a lock goes with the process that held it.
         """
-        for trial in study.get_trials(states=(TrialState.RUNNING,)):
+        released = []
+        for trial in study.get_trials(states=(RUNNING,)):
             attrs = trial.user_attrs
-            # Without a host: it died, or lives, between two lines of code.
+            # Optuna marks a trial RUNNING before our code writes the host: one without a host is
+            # left alone for as long as its worker may still be between those two lines.
             started = trial.datetime_start or datetime.now()
             fresh = "host" not in attrs and started > datetime.now() - self.patience
             if fresh or attrs.get("host", self.host) != self.host or "cell" not in attrs:
                 continue
             with (
                 suppress(FolderBusy, UpdateFinishedTrialError),  # it is alive, or finished
-                locked(self.folder / CLAIMS / attrs["cell"]),
+                locked(self.folder / CLAIMS / plain_name(attrs["cell"])),
             ):
                 self.storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
+                released.append(trial)
+        return released
 
     # -- working ---------------------------------------------------------------------------------
 
@@ -153,16 +199,49 @@ class Queue:
         A worker that dies leaves its cell to those who still wait, so they wait to the end;
         ``more`` says whether cells may still be added.
         """
-        study = self._load()
+        lost = 0  # times in a row that the database went away in the middle of a question
         while True:
-            optuna.storages.fail_stale_trials(study)
-            counts = self.counts(study)
-            if counts[TrialState.WAITING]:
-                self._take_one(study, do)
-            elif counts[TrialState.RUNNING] or more():
+            try:
+                waiting, running = self.left()
+                if waiting:
+                    self.take_one(do)
+                elif running or more():
+                    sleep(POLL)
+                else:
+                    return
+                lost = 0
+            except LOST:
+                lost += 1
+                if lost > RETRIES:
+                    raise
                 sleep(POLL)
-            else:
-                return
+                self.give_back()  # what we had taken; its run folder knows how far it is
+
+    def check(self) -> optuna.Study:
+        """The study in the database, if it was begun, and with our recipe."""
+        study = self._load()
+        if changes := self._changes(study):
+            raise InputError(
+                f"{self.plan.file}: the study was begun with another recipe: {'; '.join(changes)}; "
+                "give the same file and the same overrides"
+            )
+        return study
+
+    def left(self) -> tuple[int, int]:
+        """How many of our cells wait and how many are under way, here or anywhere."""
+        study = self.check()
+        # Every worker looks after the others: whose heartbeat is overdue is failed, and the
+        # callback of the storage puts the cell into the queue again.
+        optuna.storages.fail_stale_trials(study)
+        mine = [e for e in _trials(study, WAITING, RUNNING) if e.user_attrs["cell"] in self.own]
+        waiting = sum(each.state == WAITING for each in mine)
+        return waiting, len(mine) - waiting
+
+    def give_back(self) -> None:
+        """Put what dead workers of this machine had taken into the queue again, at once."""
+        study = self._load()
+        for trial in self._release_dead(study):
+            _Retry(RETRIES)(study, trial)
 
     def _load(self) -> optuna.Study:
         try:
@@ -177,32 +256,59 @@ class Queue:
                 f"{self.plan.file}` with the same --storage begins it"
             ) from None
 
-    def _take_one(self, study: optuna.Study, do: Do) -> None:
-        taken: list[Trial] = []
+    def take_one(self, do: Do) -> None:
+        """Take the next cell that waits, if there still is one, and do it."""
+        study, taken = self._load(), list[Trial]()
+        with ExitStack() as claim:
 
-        def objective(trial: Trial) -> Values:
-            taken.append(trial)
-            return self._do(study, trial, do)
+            def objective(trial: Trial) -> Values:
+                taken.append(trial)
+                return self._do(study, trial, do, claim)
 
+            # optimize() and not ask(): only it sends heartbeats while the objective runs.
+            try:
+                study.optimize(objective, n_trials=1, catch=(CellFailed,))
+            except (Stopped, KeyboardInterrupt):  # saved as far as it is; the next goes on
+                numbers = [trial.number for trial in taken]
+                for mine in study.get_trials():
+                    if mine.number in numbers and mine.state != COMPLETE:
+                        _Retry()(study, mine)
+                raise
+        for trial in taken:
+            self._pass_on(study, trial)
+
+    def _pass_on(self, study: optuna.Study, trial: Trial) -> None:
+        """Put a cell back that is not of our selection: Optuna hands out whatever waits first.
+
+        Only when its trial has ended: a worker who takes the new one must not find it alive, or
+        would leave its own out as a double.
+        """
+        if trial.user_attrs.get("cell", "") in {"", *self.own}:
+            return
+        again = {key: trial.user_attrs[key] for key in ("cell", "until")}
+        study.add_trial(
+            optuna.create_trial(
+                state=WAITING,
+                params=trial.params,
+                distributions=trial.distributions,
+                user_attrs=again,
+            )
+        )
+
+    def _do(self, study: optuna.Study, trial: Trial, do: Do, claim: ExitStack) -> Values:
+        attrs = trial.user_attrs
+        earlier = [trial_of(e) for e in _trials(study, *LIVE) if e.number < trial.number]
+        if attrs.get("cell") not in self.own or trial_key(attrs["cell"], attrs["until"]) in earlier:
+            # It is not selected here; two filled the queue at once; or another worker took the
+            # last waiting trial after we had seen it, and Optuna made up one without a cell.
+            raise optuna.TrialPruned
         try:
-            study.optimize(objective, n_trials=1, catch=(CellFailed,))
-        except (Interrupted, KeyboardInterrupt):
-            RetryHeartbeatStaleTrialCallback()(study, _frozen(study, taken[0]))
-            raise
-
-    def _do(self, study: optuna.Study, trial: Trial, do: Do) -> Values:
-        mine = _frozen(study, trial)
-        key = trial_of(mine)
-        if key is None or any(
-            trial_of(each) == key and each.number < mine.number
-            for each in study.get_trials(states=LIVE)
-        ):
-            raise optuna.TrialPruned  # two filled the queue at once, or the last cell was taken
-        trial.set_user_attr("host", self.host)
-        cell, until = mine.user_attrs["cell"], mine.user_attrs["until"]
-        try:
-            with locked(self.folder / CLAIMS / cell, wait=True):
-                return do(cell, until)
+            # Waits where a worker was taken for dead that only hung: it still holds its lock.
+            # Held until the trial has ended, and the host is named after it is had: a running
+            # trial with a host whose lock is free counts as a dead worker's.
+            claim.enter_context(locked(self.folder / CLAIMS / attrs["cell"], wait=True))
+            trial.set_user_attr("host", self.host)
+            return do(attrs["cell"], attrs["until"])
         except CellFailed as error:
             trial.set_user_attr("failure", str(error))
             raise
@@ -210,7 +316,6 @@ class Queue:
     # -- looking ---------------------------------------------------------------------------------
 
     def counts(self, study: optuna.Study | None = None) -> dict[TrialState, int]:
-        """How many trials are in each state."""
         trials = (study or self._load()).get_trials(deepcopy=False)
         return {state: sum(each.state == state for each in trials) for state in TrialState}
 
@@ -218,28 +323,34 @@ class Queue:
         """Cells under way, and the machine that works on each."""
         return {
             each.user_attrs["cell"]: each.user_attrs.get("host", "?")
-            for each in self._load().get_trials(states=(TrialState.RUNNING,))
-            if "cell" in each.user_attrs
+            for each in _trials(self._load(), RUNNING)
         }
 
     def failures(self) -> dict[str, str]:
         """Cells whose last trial failed, and why."""
         found: dict[str, str] = {}
-        for each in self._load().get_trials(deepcopy=False):
-            cell = each.user_attrs.get("cell")
-            if cell is not None and each.state in LIVE:
+        for each in _trials(self._load(), *TrialState):
+            cell = each.user_attrs["cell"]
+            if each.state in LIVE:
                 found.pop(cell, None)
-            elif cell is not None and each.state == TrialState.FAIL:
+            elif each.state == TrialState.FAIL:
                 found[cell] = each.user_attrs.get("failure", "its worker died")
         return found
 
     def close(self, finished: bool) -> None:
-        """Say that no more cells come, or that they do."""
+        """Say that no more cells come, or that they do (between the rungs of a search)."""
         self._load().set_user_attr("finished", finished)
 
     def finished(self) -> bool:
-        """Whether no more cells come."""
         return bool(self._load().user_attrs.get("finished", True))
+
+
+class _Retry(RetryHeartbeatStaleTrialCallback):
+    """Puts a cell into the queue again, which no machine has taken yet."""
+
+    def __call__(self, study: optuna.Study, trial: FrozenTrial) -> None:
+        trial.user_attrs = {key: e for key, e in trial.user_attrs.items() if key != "host"}
+        super().__call__(study, trial)
 
 
 def trial_key(cell: str, until: int) -> str:
@@ -247,62 +358,23 @@ def trial_key(cell: str, until: int) -> str:
     return f"{cell}@{until}"
 
 
-def trial_of(trial: FrozenTrial) -> str | None:
-    """The key of a trial; None where it was made for no cell."""
-    attrs = trial.user_attrs
-    return trial_key(attrs["cell"], attrs["until"]) if "cell" in attrs else None
+def trial_of(trial: FrozenTrial) -> str:
+    return trial_key(trial.user_attrs["cell"], trial.user_attrs["until"])
 
 
-def _completed(study: optuna.Study) -> dict[str, Values]:
-    """What is done, by key, also by machines whose folders are not seen from here."""
-    trials = study.get_trials(states=(TrialState.COMPLETE,))
-    return {key: (each.values[0], each.values[1]) for each in trials if (key := trial_of(each))}
+def _trials(study: optuna.Study, *states: TrialState) -> list[FrozenTrial]:
+    """Trials in these states, oldest first, without those that Optuna made up for no cell."""
+    return [e for e in study.get_trials(deepcopy=False, states=states) if "cell" in e.user_attrs]
 
 
 def _out_of_order(study: optuna.Study, keys: Sequence[str]) -> bool:
     """Whether cells that went back to the queue would come after those planned later.
 
-    While somebody works, the queue stays as it is.
+    Arms take turns by plan, so that a comparison grows seed by seed.
     """
-    if study.get_trials(states=(TrialState.RUNNING,)):
-        return False
-    places = {key: place for place, key in enumerate(keys)}
-    waiting = [trial_of(each) for each in study.get_trials(states=(TrialState.WAITING,))]
-    live = {trial_of(each) for each in study.get_trials(states=LIVE)}
-    order = [places[key] for key in waiting if key in places]
-    order += [places[key] for key in keys if key not in live]
+    waiting = [trial_of(each) for each in _trials(study, WAITING)]
+    live = {trial_of(each) for each in _trials(study, *LIVE)}
+    planned = {key: place for place, key in enumerate(keys)}
+    order = [planned[key] for key in waiting if key in planned]
+    order += [planned[key] for key in keys if key not in live]
     return order != sorted(order)
-
-
-def _frozen(study: optuna.Study, trial: Trial) -> FrozenTrial:
-    return next(each for each in study.get_trials() if each.number == trial.number)
-
-
-def _sqlite(folder: Path) -> str:
-    folder.mkdir(parents=True, exist_ok=True)
-    return f"sqlite:///{(folder / QUEUE_FILE).resolve()}"
-
-
-def shown(url: str) -> str:
-    """A storage without its password."""
-    scheme, _, rest = url.partition("://")
-    return f"{scheme}://{rest.rpartition('@')[2]}"
-
-
-def _open_storage(url: str, heartbeat: int) -> RDBStorage:
-    warnings.simplefilter("ignore", ExperimentalWarning)
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    if url.startswith(("postgresql://", "postgres://")):  # the driver that we install
-        url = "postgresql+psycopg://" + url.partition("://")[2]
-    patience = {"timeout": 60} if url.startswith("sqlite") else {}
-    try:
-        return RDBStorage(
-            url,
-            engine_kwargs={"connect_args": patience, "pool_pre_ping": True},
-            heartbeat_interval=heartbeat,
-            grace_period=PATIENCE * heartbeat,
-            heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(max_retry=RETRIES),
-        )
-    except Exception as error:  # each driver has errors of its own
-        reason = str(error).strip().partition("\n")[0]
-        raise InputError(f"--storage {shown(url)}: cannot be opened: {reason}") from None

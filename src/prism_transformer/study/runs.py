@@ -1,115 +1,245 @@
-"""A study made of runs that were trained one by one, to be compared like any other."""
+"""The runs of a study: what their folders hold, what is still to do, and whether they compare.
+
+Run folders are the truth about a study. Every question of how far it is ends here, where it is
+answered from files alone, so that a lost queue or a killed worker loses nothing.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+from prism_transformer.analysis import PROFILE_FILE
+from prism_transformer.core.errors import InputError, RunError
+from prism_transformer.core.sealed import read_sealed
+from prism_transformer.eval import LOSS_FILE
 from prism_transformer.recipe import Recipe, differences
-from prism_transformer.study.arms import SHARED, Arm
-from prism_transformer.study.cell import CellRun
-from prism_transformer.study.collect import table_of
-from prism_transformer.study.file import Study, StudyError
+from prism_transformer.study import spec
+from prism_transformer.study.collected import RUNS, RunHashes
+from prism_transformer.study.earlier import EarlierRun
 from prism_transformer.study.plan import Cell, Plan
-from prism_transformer.study.table import Collected
-from prism_transformer.train.run import read_run
+from prism_transformer.study.spec import Study, StudyError
+from prism_transformer.training.run import (
+    DUMP,
+    RECIPE_FILE,
+    Row,
+    checkpoint_folder,
+    checkpoints,
+    is_run,
+    read_environment,
+    read_metrics,
+    read_run,
+)
 
-SEED = re.compile(r"[-_.](seed|s)[-_.]?\d+$")  # at the end of a folder's name
-# What tells no arm apart: the seed, where shards are, what is written down and how often.
-NO_ARM = ("train.seed", "data.folder", "run.")
+INFERENCE_FILE = "inference.json"
+INFERENCE = "inference"  # the stage that measures speed, and so has the machine to itself
+RUN = "run"  # what a worker calls the work on one cell, which advances stage by stage
 
-Run = tuple[Path, Recipe]
-Arms = dict[tuple[Any, ...], list[Run]]
-"""runs of one arm, by what makes it one"""
+# What proves that two runs started alike and saw the same data, and how a reader hears of it.
+HASHES = {
+    "initial_weights": "initial weights",
+    "data_order": "the order of the data",
+    "shards": "the shards",
+}
 
-
-def collect_runs(folders: Sequence[Path]) -> Collected:
-    """Everything that runs say: those of one schedule are an arm, told apart by their seed.
-
-    The first with the base head count in every layer is the baseline.
-    """
-    once = dict.fromkeys(folder.resolve() for folder in folders)
-    runs = [(folder, read_run(folder)) for folder in once]
-    base = _baseline(runs)
-    grouped: Arms = {}
-    for run in runs:
-        grouped.setdefault(_arm(base, run, "").identity, []).append(run)
-    arms: list[Arm] = []
-    cells: dict[Path, Cell] = {}
-    for group, name in zip(grouped.values(), _names(list(grouped.values())), strict=True):
-        arms.append(_arm(base, group[0], name))
-        for folder, recipe in group:
-            cells[folder] = Cell(name, 0, recipe.train.seed, recipe, folder.name)
-        _refuse_twice(group)
-    plan = _plan(base, arms, list(cells.values()))
-    found = [CellRun(plan.study, cell, folder) for folder, cell in cells.items()]
-    return table_of(plan, found, {}, "prism train, run by run")
+Values = tuple[float, float]
+"""Validation loss at the end, and tokens per second."""
 
 
-def _baseline(runs: Sequence[Run]) -> Run:
-    """The first run with the base head count everywhere, else the one of fewest phases."""
-
-    def rank(run: Run) -> int:
-        heads = set(run[1].model.schedule.heads)
-        return 0 if heads == {run[1].model.h_base} else len(heads)
-
-    return min(runs, key=rank)
+class CellFailed(RunError):
+    """One run of a study cannot be finished; the others can."""
 
 
-def _arm(base: Run, run: Run, name: str) -> Arm:
-    """The schedule of a run, and what else it changes of the base's recipe."""
-    (first, before), (folder, recipe) = base, run
-    lines = [line for line in differences(before, recipe) if not line.startswith(NO_ARM)]
-    keys = {line.partition(":")[0]: line for line in lines}
-    apart = [line for key, line in keys.items() if key in SHARED]
-    if before.model.n_layers != recipe.model.n_layers:
-        apart.append(f"{before.model.n_layers} -> {recipe.model.n_layers} layers")
-    if apart:
-        raise StudyError(f"{folder}: cannot be compared with {first}: {'; '.join(apart)}")
-    values = recipe.model_dump()
-    changes = {
-        key: values[section][name]
-        for key in keys
-        for section, name in [key.split(".")]
-        if key != "model.schedule"
-    }
-    return Arm(name, recipe.model.schedule, changes)
+@dataclass(frozen=True)
+class StudyRun:
+    """The run of a cell, which may not have begun."""
 
+    study: Study
+    cell: Cell
+    folder: Path
 
-def _names(groups: Sequence[Sequence[Run]]) -> Iterator[str]:
-    """A name for each arm: that of its folders without the seed, or else its schedule."""
-    stems = [{SEED.sub("", folder.name) for folder, _ in group} for group in groups]
-    taken: set[str] = set()
-    for place, (group, stem) in enumerate(zip(groups, stems, strict=True)):
-        shared = any(stem & other for other in (*stems[:place], *stems[place + 1 :]))
-        wanted = str(group[0][1].model.schedule) if shared or len(stem) > 1 else stem.pop()
-        name, n = wanted, 2
-        while name in taken:
-            name, n = f"{wanted} ({n})", n + 1
-        taken.add(name)
-        yield name
+    @property
+    def begun(self) -> bool:
+        return is_run(self.folder)
 
+    @property
+    def step(self) -> int:
+        """How far its newest checkpoint is."""
+        steps = (int(each.name.removeprefix("step-")) for each in checkpoints(self.folder))
+        return max(steps, default=0)
 
-def _refuse_twice(group: Sequence[Run]) -> None:
-    seen: dict[int, Path] = {}
-    for folder, recipe in group:
-        other = seen.setdefault(recipe.train.seed, folder)
-        if other != folder:
+    @property
+    def diverged(self) -> bool:
+        """Whether its loss or gradient was no number any more, as it would be again."""
+        return any(self.folder.glob(f"{DUMP}*"))
+
+    @property
+    def eval_folder(self) -> Path:
+        """Where scores of its last checkpoint are."""
+        return self.at_step(self.cell.recipe.n_steps)[0]
+
+    @property
+    def analysis_folder(self) -> Path:
+        """Where what else was measured of its last checkpoint is."""
+        return self.at_step(self.cell.recipe.n_steps)[1]
+
+    def at_step(self, step: int) -> tuple[Path, Path]:
+        """Where scores of a checkpoint are, and where what else was measured of it is."""
+        name = checkpoint_folder(self.folder, step).name
+        return self.folder / "eval" / name, self.folder / "analysis" / name
+
+    def check_recipe(self) -> None:
+        """Refuse a run that was made by another recipe than the study's."""
+        changed = differences(read_run(self.folder), self.cell.recipe) if self.begun else []
+        # Shards are compared by content (check_fair): another machine may keep them elsewhere.
+        changed = [line for line in changed if not line.startswith("data.folder:")]
+        if changed:
             raise StudyError(
-                f"{folder} and {other}: the same recipe and the same seed; name only one of them"
+                f"{self.folder}: was run with another recipe than the study has now: "
+                f"{'; '.join(changed)}; change the study back, or give it another --out"
             )
 
+    def check_kept(self) -> None:
+        """Refuse a recipe.toml that is not what the run was last trained with."""
+        kept = Recipe.model_validate(read_environment(self.folder)["recipe"])
+        if changed := differences(kept, read_run(self.folder)):
+            raise StudyError(
+                f"{self.folder / RECIPE_FILE}: is not what the run was trained with: "
+                f"{'; '.join(changed)}; put it back, or `prism resume {self.folder}`"
+            )
 
-def _plan(base: Run, arms: Sequence[Arm], cells: Sequence[Cell]) -> Plan:
-    folder, recipe = base
-    baseline = next(cell.arm for cell in cells if cell.recipe is recipe)
-    study = Study.model_construct(  # names of arms may be any here
-        base=str(folder),
-        baseline=baseline,
-        seeds=sorted({cell.seed for cell in cells}),
-        arms={arm.name: str(arm.schedule) for arm in arms},
+    def to_do(self, until: int) -> list[str]:
+        """The stages that are not done: train, eval, loss, analyze, inference."""
+        stages = [] if self.step >= until else ["train"]
+        if until < self.cell.recipe.n_steps:  # a rung of a search: only finished runs are measured
+            return stages
+        stages += [name for name in self.study.stages if self.lacking(name)]
+        speed = self.study.inference
+        return stages if speed is None or self._timed(speed) else [*stages, INFERENCE]
+
+    def lacking(self, stage: str) -> list[int]:
+        """The steps of training at which a stage is not done."""
+        done: dict[str, Callable[[Any, int], bool]] = {
+            "eval": self._evaluated,
+            "loss": self._loss_measured,
+            "analyze": self._analyzed,
+        }
+        wanted = self.study.stages[stage]
+        steps = wanted.steps(self.cell.recipe).values()
+        return [step for step in dict.fromkeys(steps) if not done[stage](wanted, step)]
+
+    def queued(self, until: int) -> list[str]:
+        """Those that workers may do side by side: all but the one that measures speed."""
+        return [stage for stage in self.to_do(until) if stage != INFERENCE]
+
+    # A file alone does not prove that its stage is done: it may have been made by hand, or by the
+    # study as it was before, with other settings. So each of these compares what the file says.
+
+    def _evaluated(self, wanted: spec.EvalStage, step: int) -> bool:
+        folder, _ = self.at_step(step)
+        results = [_read(folder / f"{task}.json") for task in wanted.tasks]
+        return all(each and each["settings"]["limit"] == wanted.limit for each in results)
+
+    def _loss_measured(self, wanted: spec.LossStage, step: int) -> bool:
+        _, folder = self.at_step(step)
+        kept = _read(folder / LOSS_FILE)
+        return bool(kept) and wanted.sequences in (None, kept["sequences"])
+
+    def _analyzed(self, wanted: spec.AnalyzeStage, step: int) -> bool:
+        _, folder = self.at_step(step)
+        kept = _read(folder / PROFILE_FILE)
+        same = kept and kept["profile"]["n_sequences"] == wanted.sequences
+        return bool(same) and kept["text"].startswith("validation slice")
+
+    def _timed(self, wanted: spec.InferenceStage) -> bool:
+        kept = _read(self.analysis_folder / INFERENCE_FILE)
+        same = kept and (kept["prompt"], kept["rounds"]) == (wanted.prompt, wanted.rounds)
+        return bool(same) and kept["kinds"]["decoding"]["tokens"] == wanted.new
+
+    def values(self, until: int) -> Values:
+        """Validation loss at a step, and tokens per second up to there."""
+        rows = [row for row in read_metrics(self.folder) if row["step"] <= until]
+        losses = [r["loss"] for r in rows if r["kind"] == "val" and r["step"] == until]
+        rates = [row["tokens_per_second"] for row in rows if row["kind"] == "train"]
+        if not losses or not rates:
+            raise CellFailed(f"{self.folder}: has no validation at step {until}")
+        return losses[-1], median(rates)
+
+
+def _read(file: Path) -> Any:
+    """What a stage left behind; None where there is nothing, or nothing whole: it is done anew."""
+    try:
+        return read_sealed(file)
+    except InputError:
+        return None
+
+
+def run_of(plan: Plan, folder: Path, cell: Cell) -> StudyRun:
+    """The run of a cell in the folder of its study."""
+    return StudyRun(plan.study, cell, folder / RUNS / cell.name)
+
+
+def hashes_of(environment: Row) -> RunHashes:
+    """What a run started from and saw; its shards as one hash."""
+    kept = environment["hashes"]
+    shards = json.dumps(kept["shards"], sort_keys=True).encode()
+    return RunHashes(
+        initial_weights=kept["initial_weights"],
+        data_order=kept["data_order"],
+        shards=hashlib.sha256(shards).hexdigest(),
     )
-    where = folder.parent
-    return Plan(where.name or "runs", where, study, recipe, tuple(arms), ({},), tuple(cells))
+
+
+@dataclass(frozen=True)
+class _Start:
+    """What a run was trained by, what it started from and what it saw."""
+
+    name: str
+    cell: Cell
+    recipe: Recipe
+    hashes: RunHashes
+
+
+def check_fair(plan: Plan, runs: Sequence[StudyRun], earlier: Sequence[EarlierRun] = ()) -> None:
+    """Refuse runs of one seed that differ in more than their arms; one not begun says nothing."""
+    starts: list[_Start] = []
+    for run in runs:
+        if run.begun:
+            kept, cell = read_environment(run.folder), run.cell
+            recipe = Recipe.model_validate(kept["recipe"])
+            starts.append(_Start(cell.name, cell, recipe, hashes_of(kept)))
+    for before in earlier:
+        name, cell = f"{before.cell.name} of {before.folder}", before.cell
+        if before.then.hashes:  # its recipe is the cell's, or it would not be taken for it
+            starts.append(_Start(name, cell, cell.recipe, before.then.hashes))
+    groups: dict[tuple[int, int], list[_Start]] = defaultdict(list)
+    for start in starts:
+        groups[start.cell.point, start.cell.seed].append(start)
+    for first, *others in groups.values():
+        for other in others:
+            _check_pair(plan, first, other)
+
+
+def _check_pair(plan: Plan, one: _Start, two: _Start) -> None:
+    pair = f"{plan.file}: {one.name} and {two.name} cannot be compared"
+    for key, what in HASHES.items():
+        before, after = getattr(one.hashes, key), getattr(two.hashes, key)
+        if before != after:
+            raise StudyError(f"{pair}: {what} differ: {before[:12]} and {after[:12]}")
+    arms = (one.cell.arm, two.cell.arm)
+    own = {"model.schedule", "data.folder"}  # shards are compared by content
+    own |= {key for arm in plan.arms if arm.name in arms for key in arm.changes | arm.tuned}
+    rest = [
+        line
+        for line in differences(one.recipe, two.recipe)
+        if line.partition(":")[0] not in own
+        and not line.startswith("run.")  # how often something is written down changes no training
+    ]
+    if rest:
+        raise StudyError(f"{pair}: {'; '.join(rest)}")

@@ -2,22 +2,39 @@
 
 All arms are trained a little; the better share of them goes on, and so to the end. An arm is judged
 by its mean difference to the baseline at the same step and seed, and the baseline always goes on.
+
+Rankings turn over during training: whoever drops arms too early drops the winner. So arms are
+dropped from when on the difference to the baseline has told that at the end, in runs that are
+finished, and not before half of the training where there are none. And the best of many arms is
+flattered by the choice: finalists are trained once more, with seeds that did not choose them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
-from statistics import mean
+from statistics import correlation, mean
 
+from prism_transformer.core.progress import Note, Tell, silent
+from prism_transformer.core.table import Column, Table, words
 from prism_transformer.recipe import Recipe
-from prism_transformer.study.cell import CellFailed
-from prism_transformer.study.file import SearchStage, StudyError
+from prism_transformer.recipes.files import changed
+from prism_transformer.study.api import check_work, empty, prepare_data
+from prism_transformer.study.compare import RATES_BESIDE
+from prism_transformer.study.folder import Source, StudyFolder, load_study
 from prism_transformer.study.plan import Arm, Plan
-from prism_transformer.study.queue import Queue
+from prism_transformer.study.queue import HEARTBEAT
+from prism_transformer.study.runs import CellFailed
+from prism_transformer.study.sharing import Workers
+from prism_transformer.study.spec import SearchStage, StudyError
 from prism_transformer.study.statistics import pareto
-from prism_transformer.study.study import Home
+from prism_transformer.training.run import read_environment, read_metrics
+
+CONFIRM = "confirm"  # folder of the runs with fresh seeds, in the study's
+DEFAULT_RUNG = 0.5  # of training, where nothing is known of a study's runs
+ENOUGH = 0.9  # correlation at which an early difference is taken for the final one
+FEWEST_PAIRS = 8  # differences that a correlation is computed of
 
 
 @dataclass(frozen=True)
@@ -36,6 +53,184 @@ class Standing:
     """goes on, or at the end is on the Pareto front of loss and throughput"""
 
 
+@dataclass(frozen=True)
+class Rung:
+    """All arms that were trained to one step, the baseline first, then best first."""
+
+    step: int
+    n_steps: int
+    """of a whole run"""
+    baseline: str
+    standings: tuple[Standing, ...]
+    beside_others: bool = False
+    """runs were trained side by side: their rates judge nothing, and the best loss alone is kept"""
+
+    @property
+    def table(self) -> Table:
+        to_baseline = f"to {self.baseline}"
+        front = "best loss" if self.beside_others else "Pareto front"
+        goes_on = "goes on" if self.step < self.n_steps else front
+        columns = (
+            *words("arm", "schedule"),
+            Column("loss", places=4),
+            Column(to_baseline, places=4, sign=True),
+            Column("tokens/s", places=0),
+            *words(goes_on),
+        )
+        rows = tuple(
+            {
+                "arm": each.arm, "schedule": each.schedule, "loss": each.loss,
+                to_baseline: each.difference, "tokens/s": each.tokens_per_second,
+                goes_on: "yes" if each.kept else "",
+            }
+            for each in self.standings
+        )  # fmt: skip
+        title = f"step {self.step} of {self.n_steps}: {len(self.standings)} arms"
+        note = RATES_BESIDE if self.beside_others else ""
+        return Table("rung", columns, rows, title=title, note=note)
+
+
+def search_study(
+    study: Source,
+    *,
+    device: str = "auto",
+    workers: Workers = 1,
+    processes: int | None = None,
+    heartbeat: int = HEARTBEAT,
+    tell: Tell = silent,
+) -> Iterator[Rung]:
+    """Find the best schedules without training all to the end, as the study's [search] says.
+
+    Gives each rung as soon as its arms are judged, and goes on when asked for the next one. Called
+    again it does the same from what run folders hold, and so goes on where it was left.
+    """
+    opened = load_study(study)
+    plan, stage = opened.plan, check_search(opened.plan)
+    rungs = choose_rungs(opened)
+    tell(Note(rungs.why))
+    steps = rung_steps(plan.base, rungs.shares)
+    for each in opened.earlier:  # who has no loss at a rung is refused now, not when it is reached
+        for step in steps:
+            each.loss_and_rate(step)
+    check_work(opened, device, processes, heartbeat, workers)
+    prepare_data(opened, tell)
+    queue, alive = opened.queue(heartbeat), list(plan.arms)
+    opened.begin(queue, [])
+    # Workers of other machines find an empty queue between two rungs, and must not leave.
+    queue.close(finished=False)
+    for step in steps:
+        names = {arm.name for arm in alive}
+        opened.begin(queue, [(cell, step) for cell in plan.cells if cell.arm in names])
+        empty(opened, queue, processes, device, tell, workers)
+        standings = _judge(opened, alive, step, stage.keep)
+        if not standings:
+            why = "; ".join(opened.failures().values())
+            raise CellFailed(f"{plan.file}: no run of {plan.study.baseline} got to {step}: {why}")
+        if step == plan.base.n_steps:  # said before it is handed out: nobody need ask for more
+            queue.close(finished=True)
+        beside = _beside_others(opened)
+        yield Rung(step, plan.base.n_steps, plan.study.baseline, tuple(standings), beside)
+        kept = {standing.arm for standing in standings if standing.kept}
+        alive = [arm for arm in alive if arm.name in kept]
+    opened.collect()
+
+
+def confirming(study: Source, finalists: Sequence[str]) -> StudyFolder:
+    """The study that trains the finalists of a search once more, with its fresh seeds."""
+    opened = load_study(study)
+    stage = check_search(opened.plan)
+    if not stage.confirm:
+        raise StudyError(f"{opened.plan.file}: [search] has no seeds to `confirm` with")
+    plan = _confirming(opened.plan, stage, finalists)
+    return StudyFolder(plan, opened.folder / CONFIRM, opened.storage)
+
+
+def _confirming(plan: Plan, stage: SearchStage, finalists: Sequence[str]) -> Plan:
+    """Baseline and finalists with the seeds of the confirmation."""
+    names, first = {plan.study.baseline, *finalists}, plan.study.seeds[0]
+    cells = [cell for cell in plan.cells if cell.arm in names and cell.seed == first]
+    return replace(
+        plan,
+        name=f"{plan.name}-{CONFIRM}",
+        study=plan.study.model_copy(update={"seeds": list(stage.confirm), "looks": []}),
+        arms=tuple(arm for arm in plan.arms if arm.name in names),
+        cells=tuple(
+            replace(
+                cell, seed=seed, name=f"{cell.arm}-seed{seed}",
+                recipe=changed(cell.recipe, {"train.seed": seed}, f"{plan.file}: [search]"),
+            )
+            for seed in stage.confirm
+            for cell in cells
+        ),
+        contrasts=tuple(each for each in plan.contrasts if names.issuperset(each.weights)),
+        whole=None,
+    )  # fmt: skip
+
+
+# -- when arms are dropped -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Rungs:
+    """Shares of the budget at which arms are dropped, and why these."""
+
+    shares: tuple[float, ...]
+    why: str
+
+
+def choose_rungs(study: StudyFolder) -> Rungs:
+    """As the study says; else from when on finished runs tell early what is so at their end."""
+    stage, n_steps = check_search(study.plan), study.plan.base.n_steps
+    if stage.rungs is not None:
+        shown = ", ".join(f"{share:g}" for share in stage.rungs)
+        return Rungs(tuple(stage.rungs), f"rungs at {shown} of training, as the study says")
+    found = early_correlations(study)
+    if not found:
+        return Rungs(
+            (DEFAULT_RUNG,),
+            f"a rung at {DEFAULT_RUNG:g} of training: too few runs are finished to say whether "
+            "arms can be told apart earlier",
+        )
+    late = [step for step in found if all(r >= ENOUGH for s, r in found.items() if s >= step)]
+    seen = ", ".join(f"{r:.2f} at {step / n_steps:.2g}" for step, r in found.items())
+    said = f"differences to the baseline in finished runs correlate with those at the end by {seen}"
+    if not late:
+        return Rungs((), f"no rungs, all arms go to the end: {said}")
+    share = late[0] / n_steps
+    return Rungs((share,), f"a rung at {share:.2g} of training: {said}")
+
+
+def early_correlations(study: StudyFolder) -> dict[int, float]:
+    """By step: how the differences to the baseline there go with those at the end.
+
+    Over arms and seeds that are finished; none where they are too few.
+    """
+    n_steps, baseline = study.plan.base.n_steps, study.plan.study.baseline
+    curves = {(e.cell.arm, e.cell.seed): e.losses for e in study.earlier}
+    for run in study.runs:
+        if run.begun and run.step >= n_steps:
+            rows = [row for row in read_metrics(run.folder) if row["kind"] == "val"]
+            curves[run.cell.arm, run.cell.seed] = {row["step"]: row["loss"] for row in rows}
+    pairs = [
+        (curve, curves[baseline, seed])
+        for (arm, seed), curve in curves.items()
+        if arm != baseline and (baseline, seed) in curves
+    ]
+    if len(pairs) < FEWEST_PAIRS:
+        return {}
+    shared = set.intersection(*(set(mine) & set(its) for mine, its in pairs))
+    gaps = {
+        step: [mine[step] - its[step] for mine, its in pairs] for step in sorted(shared) if step
+    }
+    if n_steps not in gaps or len(set(gaps[n_steps])) < 2:
+        return {}
+    return {
+        step: correlation(values, gaps[n_steps])
+        for step, values in gaps.items()
+        if step < n_steps and len(set(values)) > 1
+    }
+
+
 def check_search(plan: Plan) -> SearchStage:
     """The study's search, if it has one that can be run."""
     if plan.study.search is None:
@@ -52,61 +247,45 @@ def rung_steps(recipe: Recipe, shares: Sequence[float]) -> list[int]:
     return [*sorted(step for step in steps if step < recipe.n_steps), recipe.n_steps]
 
 
-def search(
-    home: Home, queue: Queue, work: Callable[[], None], tell: Callable[[Sequence[Standing]], None]
-) -> list[Standing]:
-    """Train rung after rung; every standing, rung by rung.
-
-    Called again it does the same from what run folders hold, and so goes on where it was left.
-    """
-    plan = home.plan
-    stage = check_search(plan)
-    alive = list(plan.arms)
-    standings: list[Standing] = []
-    home.begin(queue, [])
-    queue.close(finished=False)
-    for step in rung_steps(plan.base, stage.rungs):
-        cells = [(c, step) for c in plan.cells if any(c.arm == arm.name for arm in alive)]
-        home.begin(queue, cells)
-        work()
-        rung = _judge(home, alive, step, stage.keep)
-        if not rung:
-            why = "; ".join(home.failures().values())
-            raise CellFailed(f"{plan.file}: no run of {plan.study.baseline} got to {step}: {why}")
-        standings += rung
-        tell(rung)
-        kept = {standing.arm for standing in rung if standing.kept}
-        if step < plan.base.n_steps:
-            alive = [arm for arm in alive if arm.name in kept]
-    queue.close(finished=True)
-    return standings
+def _beside_others(study: StudyFolder) -> bool:
+    """Whether some run was trained beside others."""
+    return any(
+        session.get("workers", 1) > 1
+        for run in study.runs
+        if run.begun
+        for session in read_environment(run.folder)["sessions"]
+    )
 
 
-def _judge(home: Home, arms: Sequence[Arm], step: int, keep: float) -> list[Standing]:
+def _judge(study: StudyFolder, arms: Sequence[Arm], step: int, keep: float) -> list[Standing]:
     """Arms by their difference to the baseline, best first; the baseline comes first of all."""
-    plan = home.plan
+    baseline, names = study.plan.study.baseline, {arm.name for arm in arms}
     values = {
-        arm.name: {
-            cell.seed: run.values(step)
-            for cell in plan.cells
-            if cell.arm == arm.name and (run := home.run_of(cell)).begun and run.step >= step
-        }
-        for arm in arms
+        (run.cell.arm, run.cell.seed): run.values(step)
+        for run in study.runs
+        if run.cell.arm in names and run.begun and run.step >= step
     }
-    its = values[plan.study.baseline]
+    values |= {
+        (each.cell.arm, each.cell.seed): each.loss_and_rate(step)
+        for each in study.earlier
+        if each.cell.arm in names
+    }
     found = []
     for arm in arms:
-        seeds = values[arm.name].keys() & its.keys()
-        if seeds:  # a failed arm has none, and drops out
-            losses, rates = zip(*(values[arm.name][seed] for seed in seeds), strict=True)
-            gap = mean(values[arm.name][seed][0] - its[seed][0] for seed in seeds)
-            schedule = str(arm.schedule)
-            found.append(
-                Standing(step, arm.name, schedule, mean(losses), gap, mean(rates), kept=False)
-            )
-    found.sort(key=lambda each: (each.arm != plan.study.baseline, each.difference))
-    if step == plan.base.n_steps:
-        chosen = set(pareto([(each.loss, each.tokens_per_second) for each in found]))
+        pairs = [
+            (value, values[baseline, seed])
+            for (name, seed), value in values.items()
+            if name == arm.name and (baseline, seed) in values
+        ]
+        if pairs:  # an arm whose runs all failed has none, and drops out
+            loss, rate = (mean(mine[which] for mine, _ in pairs) for which in (0, 1))
+            gap = mean(mine[0] - its[0] for mine, its in pairs)
+            found.append(Standing(step, arm.name, str(arm.schedule), loss, gap, rate, kept=False))
+    found.sort(key=lambda each: (each.arm != baseline, each.difference))
+    if step == study.plan.base.n_steps:
+        # Rates that were taken beside other workers are all the same to the front.
+        rates = [0.0 if _beside_others(study) else each.tokens_per_second for each in found]
+        chosen = set(pareto([(e.loss, rate) for e, rate in zip(found, rates, strict=True)]))
     else:  # the baseline, and the best share of the others
         chosen = set(range(1 + ceil(keep * (len(found) - 1))))
     return [replace(each, kept=index in chosen) for index, each in enumerate(found)]

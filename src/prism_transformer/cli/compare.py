@@ -1,0 +1,79 @@
+"""``prism compare``: runs of no study against each other, and how any comparison is printed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from prism_transformer.cli.terminal import Json, make_console, print_json, print_table, say
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from prism_transformer.core.table import Table
+    from prism_transformer.study.compare import Comparison
+
+
+def compare(*runs: Path, baseline: str | None = None, as_json: Json = False) -> None:
+    """Hold runs against each other as a study would: seed by seed, and only if that is fair.
+
+    Runs of one schedule and otherwise one recipe are an arm. Arms of one seed must have started
+    from the same weights and seen the same data in the same order.
+
+    Parameters
+    ----------
+    runs
+        Run folders, at least two.
+    baseline
+        What the others are held against: a run, its name with or without the seed, or a schedule.
+        The first run when left out.
+    """
+    from prism_transformer.study.api import compare_runs
+
+    result = compare_runs(runs, baseline)
+    if as_json:
+        print_json(result.comparison.to_json())
+        return
+    console, facts = make_console(), result.collected.facts
+    for arm in facts.arms:
+        changes = "".join(f", {key} = {value}" for key, value in arm.changes.items())
+        say(console, f"{arm.name}: {arm.schedule}{changes}")
+    for run in facts.runs:
+        if run.state != "complete":
+            say(console, f"{run.run}: not trained to its end, so not compared")
+    print_comparison(console, result.comparison)
+
+
+def print_comparison(console: Console, comparison: Comparison) -> None:
+    """Tables of arms, of contrasts and of layers, if there are any, and a sentence on each."""
+    from prism_transformer.study.sentences import remarks, sentence
+
+    # Schedules stand in the plan, seeds below, and leave no room here.
+    _print_without(console, comparison.table, "schedule")
+    if comparison.contrasts:
+        _print_without(console, comparison.contrast_table, "seed by seed")
+    for effects in filter(None, comparison.layers):
+        _print_without(console, effects.table)
+        _print_without(console, effects.held_out_table)
+    for each, row in zip(comparison.every, comparison.contrast_table.rows, strict=True):
+        say(console, sentence(each))
+        if each.seeds:
+            seeds = ", ".join(map(str, each.seeds))
+            say(console, f"    seeds {seeds}: {row['seed by seed']}")
+    for envelope in comparison.envelopes:
+        _print_without(console, envelope.table, "rates")
+        for each in envelope.contrasts:
+            say(console, sentence(each))
+    for line in remarks(comparison):
+        say(console, line)
+
+
+def _print_without(console: Console, table: Table, left_out: str = "") -> None:
+    columns = tuple(column for column in table.columns if column.key != left_out)
+    rows = tuple({column.key: row[column.key] for column in columns} for row in table.rows)
+    if rows:
+        say(console, f"\n{table.title}")
+        print_table(console, replace(table, columns=columns, rows=rows))
+        if table.note:
+            say(console, table.note)

@@ -1,0 +1,276 @@
+"""``prism analyze``, ``prism loss`` and ``prism eval``: what is measured of a model by its name."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from prism_transformer.cli.terminal import (
+    Device,
+    Json,
+    Whole,
+    make_console,
+    print_json,
+    print_table,
+    say,
+)
+from prism_transformer.core.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from prism_transformer.eval.harness import Outcome
+
+Text = Annotated[
+    str | None,
+    Parameter(
+        help="Text to measure on: a corpus as prism prepare takes it, or a folder with shards. "
+        "Left out: a run's own validation slice; for other models the embedded corpus."
+    ),
+]
+Checkpoint = Annotated[
+    str | None, Parameter(help="Of a run, such as step-100; the newest sound one when left out.")
+]
+Several = Annotated[list[str], Parameter(consume_multiple=True)]
+Force = Annotated[bool, Parameter(negative=(), show_default=False)]
+Names = Annotated[tuple[str, ...], Parameter(consume_multiple=True, show_default=False)]
+
+
+def analyze(
+    *sources: str,
+    compare: Several | None = None,
+    sequences: Whole = 16,
+    batch: Whole = 1,
+    length: Whole | None = None,
+    text: Text = None,
+    checkpoint: Checkpoint = None,
+    effective_rank: bool = False,
+    statistic: str = "distance",
+    figure: Path | None = None,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Where each head attends: the paper's attention distance, and what may explain it.
+
+    Exact, without a T x T matrix, for runs and for any Hugging Face causal LM.
+
+    Parameters
+    ----------
+    sources
+        Runs, Hugging Face folders or hub names: one arm, a source for each seed.
+    compare
+        The other arm; the difference is this one minus the first.
+    sequences
+        How many windows of text to average over.
+    batch
+        Sequences at once.
+    length
+        Tokens a sequence; the model's context when left out.
+    effective_rank
+        Also how many directions each head's outputs take.
+    statistic
+        What the chart and the figure show: distance, sink, distance_without_sink, second_moment,
+        excess, entropy or effective_rank.
+    figure
+        Also draw it here: .svg, .png or .pdf.
+    """
+    from prism_transformer.analysis.profile import attention_profile, layer_figure, layer_table
+    from prism_transformer.cli.progress import shown
+    from prism_transformer.training.device import keep_memory
+
+    _check(sources, statistic, effective_rank)
+    keep_memory()
+    with shown(make_console(stderr=True)) as tell:
+        measure = partial(
+            attention_profile,
+            sequences=sequences,
+            batch=batch,
+            length=length,
+            text=text,
+            checkpoint=checkpoint,
+            effective_rank=effective_rank,
+            device=device,
+            tell=tell,
+        )
+        first, second = ([measure(name) for name in arm] for arm in (sources, compare or ()))
+    profiles, table = [*first, *second], layer_table(first, second, statistic)
+    if figure is not None:
+        from prism_transformer.figures.style import save
+
+        save(layer_figure(first, second, statistic), figure)
+    if as_json:
+        named = [{"source": p.source, "text": p.text, **p.to_json()} for p in profiles]
+        rows = table.plain_rows()
+        print_json({"statistic": statistic, "profiles": named, "rows": rows})
+        return
+    console, one = make_console(), profiles[0]
+    print_table(console, table)
+    read = f"{one.n_sequences} sequences of {one.seq_len} tokens, last half of each; {one.text}"
+    written = (f"wrote {place}" for place in (*(p.file for p in profiles), figure) if place)
+    for line in (read, *written):
+        say(console, line)
+
+
+def _check(sources: tuple[str, ...], statistic: str, effective_rank: bool) -> None:
+    """Refuse what would only be found out after minutes of measuring."""
+    from prism_transformer.analysis.observe import STATISTICS
+
+    if not sources:
+        raise InputError("nothing to analyze; name a run or a Hugging Face model")
+    known = (*STATISTICS, *(["effective_rank"] if effective_rank else []))
+    if statistic not in known:
+        raise InputError(f"--statistic {statistic!r}: is not one of {', '.join(known)}")
+
+
+def loss(
+    source: str,
+    /,
+    *,
+    sequences: Whole | None = None,
+    batch: Whole = 1,
+    length: Whole | None = None,
+    text: Text = None,
+    checkpoint: Checkpoint = None,
+    rope_scaling: str | None = None,
+    extrapolate: bool = False,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Loss, perplexity and bits per byte on text, also by position in the context.
+
+    Parameters
+    ----------
+    source
+        A run, a Hugging Face folder or a hub name.
+    sequences
+        How many windows of text; all of a run's validation slice when left out, else 64.
+    batch
+        Sequences at once.
+    length
+        Tokens a sequence; the model's context when left out.
+    rope_scaling
+        Rescale rotary positions first: linear:2, dynamic:2 or yarn:4.
+    extrapolate
+        Go beyond the model's context with its positions as they are.
+    """
+    from prism_transformer.cli.progress import shown
+    from prism_transformer.eval.text import text_loss
+
+    with shown(make_console(stderr=True)) as tell:
+        found = text_loss(
+            source,
+            sequences=sequences,
+            batch=batch,
+            length=length,
+            text=text,
+            checkpoint=checkpoint,
+            rope_scaling=rope_scaling,
+            extrapolate=extrapolate,
+            device=device,
+            tell=tell,
+        )
+    if as_json:
+        print_json(found.to_json())
+        return
+    console = make_console()
+    print_table(console, found.table)
+    say(console, str(found))
+    size = f"{found.loss.n_sequences} sequences of {found.length} tokens"
+    say(console, f"{size}, standard error over them; {found.text}")
+
+
+def evaluate(
+    source: str,
+    /,
+    *,
+    tasks: Names = (),
+    data: Path | None = None,
+    limit: Whole | None = None,
+    checkpoint: str | None = None,
+    out: Path | None = None,
+    batch: Whole = 16,
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32",
+    device: Device = "auto",
+    force: Force = False,
+    as_json: Json = False,
+) -> int:
+    """Score a model without examples, through lm_eval; exit code 1 when a task failed.
+
+    What is finished is not run again. For several GPUs, each with a share of the items:
+    accelerate launch -m prism_transformer eval SOURCE
+
+    Parameters
+    ----------
+    source
+        A run, a Hugging Face folder, or a model's name on the hub.
+    tasks
+        piqa, hellaswag, arc_easy, winogrande, blimp, wikitext: all six when left out. And
+        diagnostic, which is built in and needs no data.
+    data
+        A folder with the data; they come from the hub when left out. See docs/evaluation.md.
+    limit
+        Take so many items of each task, the first ones.
+    checkpoint
+        A run's checkpoint, as in step-200, or all; the newest sound one when left out.
+    out
+        Where results go; RUN/eval/step-N or eval/NAME when left out.
+    batch
+        Texts at a time; results do not depend on it.
+    dtype
+        Precision of the weights.
+    force
+        Run finished tasks again.
+    """
+    from prism_transformer.eval.tasks import choose_tasks
+
+    chosen = choose_tasks(tasks)  # a typing error is told before what takes seconds to import
+    from prism_transformer.cli.progress import shown
+    from prism_transformer.eval import harness
+
+    console = make_console(stderr=as_json)
+    console.quiet = not harness.is_first()
+    with shown(console) as tell:
+        done = harness.evaluate(
+            source,
+            chosen,
+            data=data,
+            limit=limit,
+            checkpoint=checkpoint,
+            out=out,
+            batch=batch,
+            dtype=dtype,
+            device=device,
+            force=force,
+            tell=tell,
+        )
+    if as_json and not console.quiet:
+        print_json([_facts(outcome) for outcome in done.outcomes])
+    elif not as_json:
+        for outcome in done.outcomes:
+            _print_outcome(console, outcome)
+    return 1 if done.failures else 0
+
+
+def _facts(outcome: Outcome) -> dict[str, Any]:
+    """What a script would read; the harness's own output stays in the files."""
+    results = {
+        name: {key: value for key, value in result.items() if key != "harness"}
+        for name, result in outcome.results.items()
+    }
+    place = {"model": outcome.name, "out": str(outcome.out)}
+    return {**place, "results": results, "failures": outcome.failures}
+
+
+def _print_outcome(console: Console, outcome: Outcome) -> None:
+    say(console, f"\n{outcome.name}, zero-shot; everything is in {outcome.out}")
+    for diagnostic in (False, True):
+        table = outcome.table(diagnostic=diagnostic)
+        if table.rows and diagnostic:
+            say(console, "\ndiagnostic, built in: not a benchmark, compare only with itself")
+        if table.rows:
+            print_table(console, table)
+    for name, reason in outcome.failures.items():
+        say(console, f"FAILED  {name}: {reason}")

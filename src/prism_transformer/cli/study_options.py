@@ -1,0 +1,130 @@
+"""Options that the commands of studies share: which runs, where, and by whom."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter, Token
+from cyclopts.validators import Number
+
+from prism_transformer.cli.terminal import Device, Whole, whole
+
+if TYPE_CHECKING:
+    from prism_transformer.study.folder import StudyFolder
+
+StudyName = Annotated[
+    str, Parameter(help="A study file, or the name of one that ships (prism study list).")
+]
+Override = Annotated[
+    str, Parameter(help="A change of the recipe of every arm, such as train.micro_batch=8.")
+]
+
+AT_LEAST_ONE = Number(gte=1)
+
+
+def workers_asked(_type: type, tokens: Sequence[Token]) -> int | Literal["auto"]:
+    """``auto`` or a whole number."""
+    text = tokens[0].value
+    if text != "auto" and (not text.isdecimal() or int(text) < 1):
+        raise ValueError(f"Must be auto or a whole number from 1 on, not {text!r}.")
+    return "auto" if text == "auto" else int(text)
+
+
+Workers = Annotated[
+    int | Literal["auto"],
+    Parameter(
+        converter=workers_asked,
+        help="Runs side by side on this machine, each with GPUs or cores of its own; 1 trains in "
+        "this process.",
+    ),
+]
+Processes = Annotated[
+    int | None,
+    Parameter(
+        converter=whole,
+        validator=AT_LEAST_ONE,
+        help="Processes that train one run together; what the study says when left out.",
+    ),
+]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Place:
+    """Which runs are meant and where they are: options that all commands of a study share."""
+
+    out: Annotated[
+        Path | None, Parameter(help="The study's folder; studies/ and its name when left out.")
+    ] = None
+    storage: Annotated[
+        str | None,
+        Parameter(
+            help="A database that workers share, as in postgresql://user@host/name; "
+            "an SQLite file in the study's folder when left out."
+        ),
+    ] = None
+    seeds: Annotated[
+        str | None, Parameter(help="Only these of the study's seeds, as in 0,1 or 0-7.")
+    ] = None
+    arms: Annotated[
+        str | None,
+        Parameter(help="Only these of its arms, the baseline among them, as in uniform,prism."),
+    ] = None
+    with_: Annotated[
+        tuple[Path, ...],
+        Parameter(
+            name="--with",
+            negative=(),
+            show_default=False,
+            help="A folder that prism study collect wrote, whose complete runs count as done; may "
+            "be given several times.",
+        ),
+    ] = ()
+
+    def open(self, study: str, overrides: Sequence[str] = ()) -> StudyFolder:
+        """The study that these options speak of."""
+        from prism_transformer.study.folder import load_study
+
+        return load_study(
+            study, self.out, self.storage, overrides, self.seeds, self.arms, self.with_
+        )
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Work(Place):
+    """And how it is worked on."""
+
+    processes: Processes = None
+    device: Device = "auto"
+    heartbeat: Annotated[
+        Whole,
+        Parameter(
+            validator=AT_LEAST_ONE,
+            help="Seconds between signs of life; who misses six is taken for dead.",
+        ),
+    ] = 10
+
+    @property
+    def how(self) -> dict[str, Any]:
+        """What the verbs of a study are told."""
+        return {name: getattr(self, name) for name in ("processes", "device", "heartbeat")}
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class WorkHere(Work):
+    """And by how many on this machine."""
+
+    workers: Workers = "auto"
+
+    @property
+    def how(self) -> dict[str, Any]:
+        """What the verbs of a study are told."""
+        return {**super().how, "workers": self.workers}
+
+
+HERE, ALONE = Place(), WorkHere()

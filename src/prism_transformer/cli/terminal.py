@@ -1,0 +1,112 @@
+"""What commands share: options, lines, tables, JSON, the staircase of a schedule."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter, Token
+from rich.console import Console
+from rich.table import Table as Drawn
+from rich.text import Text
+
+from prism_transformer.core.characters import KEPT, visible
+from prism_transformer.core.table import DASH, MINUS, PLUS_MINUS, Table, table_of
+
+if TYPE_CHECKING:
+    from prism_transformer.schedule import HeadSchedule
+
+PLAIN: Mapping[str, str] = MappingProxyType({})
+ASCII = str.maketrans({MINUS: "-", DASH: "-", PLUS_MINUS: "+-"})  # where a terminal knows no more
+
+
+def whole(_type: type, tokens: Sequence[Token]) -> int:
+    """Read a whole number as written; cyclopts' own reader would round 768.7."""
+    return int(tokens[0].value)
+
+
+Json = Annotated[
+    bool,
+    Parameter(name="--json", negative=(), show_default=False, help="Print JSON for scripts."),
+]
+Whole = Annotated[int, Parameter(converter=whole)]
+Device = Annotated[
+    str,
+    Parameter(
+        help="cuda, cpu or, untested, mps; cuda where there is one when left out.",
+        show_default=False,
+    ),
+]
+Rounds = Annotated[
+    int,
+    Parameter(converter=whole, help="How often each way is measured, in turn with the others."),
+]
+Figure = Annotated[Path | None, Parameter(help="Also write the figure here: .svg, .png or .pdf.")]
+
+
+def make_console(*, stderr: bool = False) -> Console:
+    """Standard output: colours on a terminal, plain lines elsewhere."""
+    return _Console(highlight=False, stderr=stderr)
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Let the command's ``main`` decide the exit code; rich would make it 1."""
+        raise BrokenPipeError
+
+
+def say(console: Console, text: str) -> None:
+    """Print a line that may hold anything, paths included: no markup, no wrapping."""
+    console.print(visible(text, keep=KEPT), markup=False, soft_wrap=True)
+
+
+def print_json(value: Any) -> None:
+    """Print a value as a script would read it."""
+    print(json.dumps(value, indent=2))
+
+
+def print_written(file: Path, as_json: bool) -> None:
+    """Say which file was written."""
+    if as_json:
+        print_json({"wrote": str(file)})
+    else:
+        print(f"wrote {file}")
+
+
+def print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
+    """Print rows of equal keys."""
+    if as_json:
+        print_json(rows)
+    else:
+        print_table(make_console(), table_of("rows", rows))
+
+
+def print_table(console: Console, table: Table, styles: Mapping[str, str] = PLAIN) -> None:
+    """Words to the left, numbers to the right; ``styles`` colours cells by what they say."""
+    drawn = Drawn(box=None, pad_edge=False, header_style="bold")
+    for column in table.columns:
+        side: Literal["left", "right"] = "right" if column.numeric else "left"
+        drawn.add_column(Text(column.heading), justify=side, overflow="fold")
+    known = {} if "utf" in console.encoding.lower() else ASCII
+    for row in table.rows:
+        # As Text, so that a name with brackets in it is no markup.
+        cells = (Text(cell.translate(known), styles.get(cell, "")) for cell in table.texts(row))
+        drawn.add_row(*cells)
+    console.print(drawn)
+
+
+def print_staircase(console: Console, schedule: HeadSchedule) -> None:
+    """Draw the staircase, in ASCII where the terminal knows nothing else."""
+    block = "█" if "utf" in console.encoding.lower() else "#"
+    say(console, schedule.staircase(console.width, block))
+
+
+def duration(seconds: float) -> str:
+    """How long, in the unit that suits."""
+    for unit, size in (("days", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,346 @@
+"""Arms beside each other: over training, as intervals, in two measures, as bars, over sizes.
+
+Each function draws one table. Rows name their arm in the column ``arm``; a value with its spread is
+drawn with a band or a whisker of one s.d.; a column that is written with its sign is a difference
+and gets a line at zero.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import islice
+from math import isnan
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from prism_transformer.core.table import PAPER as PAPERS
+from prism_transformer.core.table import Interval, Row, Spread, Table, Value, signed
+from prism_transformer.figures.chart import (
+    Chart,
+    arm_legend,
+    axis_label,
+    by_arm,
+    canvas,
+    place,
+    said,
+)
+from prism_transformer.figures.style import (
+    FAINT,
+    INK,
+    PAGE_STYLE,
+    PAPER,
+    REST,
+    STYLE,
+    Tone,
+    Tones,
+    plain_name,
+)
+
+MOST_MARKED = 80  # points of a curve that answer to hovering; more would only make the page heavy
+MOST_BARS = 8
+BESIDE = 1.12  # the paper's points, moved a little to the right of ours
+PAPER_TONE = Tone("ink", INK, INK, "D")
+DIAMOND: dict[str, Any] = {
+    "marker": "D", "markerfacecolor": PAPER, "markeredgecolor": INK, "linestyle": "",
+}  # fmt: skip
+
+
+def _number(value: Value) -> float:
+    return value.mean if isinstance(value, Spread) else float(str(value))
+
+
+def _error(value: Value) -> float | None:
+    """A whisker, where there is a spread to show; NaN is none."""
+    return value.sd if isinstance(value, Spread) and value.sd > 0 else None
+
+
+# -- curves --------------------------------------------------------------------------------------
+
+
+@mpl.rc_context(PAGE_STYLE)
+def curves(table: Table, x: str, ys: Sequence[str], tones: Tones, *, log_x: bool = False) -> Chart:
+    """Means over training or over positions, each with its band; a panel for each of ``ys``."""
+    shown = [y for y in ys if any(row[y] is not None for row in table.rows)]
+    chart, axes = canvas(6.4 if len(shown) == 1 else 9.0, 3.6, len(shown))
+    for ax, y in zip(axes, shown, strict=True):
+        if table.column(y).sign:
+            ax.axhline(0, color=FAINT, linewidth=0.8, zorder=1)
+        for arm, rows in by_arm(table).items():
+            known = [row for row in rows if row[y] is not None]
+            if known:
+                _draw_curve(chart, ax, table, known, (x, y), tones[arm])
+        if log_x:
+            ax.set_xscale("log", base=2)
+            ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        ax.set_xlabel(axis_label(table.column(x)))
+        ax.set_ylabel(axis_label(table.column(y)))
+    arm_legend(chart.figure, ((arm, tones[arm]) for arm in by_arm(table)))
+    return chart
+
+
+def _draw_curve(
+    chart: Chart, ax: Axes, table: Table, rows: Sequence[Row], keys: tuple[str, str], tone: Tone
+) -> None:
+    x, y = keys
+    arm = str(rows[0]["arm"])
+    at = [_number(row[x]) for row in rows]
+    mean = np.array([_number(row[y]) for row in rows])
+    every = max(1, -(-len(rows) // MOST_MARKED))
+    marker = tone.marker if len(rows) <= MOST_MARKED // 2 else "."
+    (line,) = ax.plot(
+        at, mean, color=tone.light, marker=marker, markevery=every, markersize=3.2,
+        zorder=2 if tone is REST else 3,
+    )  # fmt: skip
+    column = table.column(y)
+    tips = [f"{arm}, {place(table.column(x), row[x])}: {column.text(row[y])}" for row in rows]
+    chart.mark(line, arm, tips[::every])
+    sd = np.array([_error(row[y]) or 0.0 for row in rows])
+    if sd.any() and len(rows) > 1 and tone is not REST:  # bands of many arms would hide the arms
+        band = ax.fill_between(at, mean - sd, mean + sd, color=tone.light, alpha=0.18, lw=0)
+        chart.mark(band, arm)
+
+
+@mpl.rc_context(PAGE_STYLE)
+def against_rate(table: Table, x: str, y: str, best: str, tones: Tones, top: float) -> Chart:
+    """Loss at each rate: seeds as dots (columns ``seed N``), means joined, a star at the best.
+
+    Losses above ``top`` are not shown: a rate at which a model falls apart would set the axis.
+    """
+    seeds = [column.key for column in table.columns if column.key.startswith("seed ")]
+    chart, (ax,) = canvas(6.4, 3.8)
+    for arm, rows in by_arm(table).items():
+        tone = tones[arm]
+        tried = [row for row in rows if not row[best] and row[y] is not None]
+        dots = [(_number(r[x]), _number(r[s])) for r in tried for s in seeds if r[s] is not None]
+        xs, ys = [at for at, _ in dots], [loss for _, loss in dots]
+        points = ax.scatter(xs, ys, s=9, color=tone.light, alpha=0.45, linewidths=0)
+        chart.mark(points, arm)
+        at, means = [_number(row[x]) for row in tried], [_number(row[y]) for row in tried]
+        (line,) = ax.plot(at, means, color=tone.light, marker=tone.marker, markersize=4, zorder=3)
+        chart.mark(
+            line, arm, [f"{arm} at {said(table, row, x)}: {said(table, row, y)}" for row in tried]
+        )
+        for row in (row for row in rows if row[best]):
+            where = (_number(row[x]), _number(row[y]))
+            (star,) = ax.plot(*where, color=tone.light, marker="*", markersize=11, zorder=4)
+            chart.mark(
+                star, arm, [f"{arm}, best rate {said(table, row, x)}: {said(table, row, y)}"]
+            )
+    ax.set_xscale("log", base=2)
+    ax.set_xticks(sorted({_number(row[x]) for row in table.rows if not row[best]}))
+    ax.xaxis.set_major_formatter(lambda value, _: f"{value:.2g}")
+    seen = [_number(row[y]) for row in table.rows if row[y] is not None]
+    seen += [_number(row[seed]) for row in table.rows for seed in seeds if row[seed] is not None]
+    low, high = min(seen), min(max(seen), top)
+    if high > low:
+        ax.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
+    ax.set_xlabel(axis_label(table.column(x)))
+    ax.set_ylabel(axis_label(table.column(y)))
+    arm_legend(chart.figure, ((arm, tones[arm]) for arm in by_arm(table)))
+    return chart
+
+
+# -- one point for each arm ----------------------------------------------------------------------
+
+
+@mpl.rc_context(PAGE_STYLE)
+def intervals(table: Table, value: str, interval: str, papers: str, tones: Tones) -> Chart:
+    """A row for each arm: seeds as dots (columns ``seed N``), mean, interval, the paper's."""
+    seeds = [column.key for column in table.columns if column.key.startswith("seed ")]
+    chart, (ax,) = canvas(6.4, 1.0 + 0.3 * max(len(table), 2))
+    ax.axvline(0, color=FAINT, linewidth=0.8, zorder=1)
+    for at, row in zip(range(len(table))[::-1], table.rows, strict=True):
+        arm, mean = str(row["arm"]), _number(row[value])
+        tone = tones[arm]
+        each = [_number(row[seed]) for seed in seeds if row[seed] is not None]
+        dots = ax.scatter(
+            each, [at - 0.22] * len(each), s=9, color=tone.light, alpha=0.5, linewidths=0,
+            zorder=2,
+        )  # fmt: skip
+        chart.mark(dots, arm)
+        bar = ax.errorbar(
+            mean, at, xerr=_half_width(row[interval], mean), color=tone.light, capsize=3,
+            marker=tone.marker, markersize=6, zorder=3,
+        )  # fmt: skip
+        known = said(table, row, value, interval)
+        alone = ", one pair" if seeds and len(each) < 2 else ""
+        chart.mark_errorbar(bar, arm, f"{arm}: {known}{alone}")
+        if row[papers] is not None:
+            where = (_number(row[papers]), at + 0.24)
+            (hollow,) = ax.plot(*where, markersize=6, zorder=4, **DIAMOND)
+            chart.mark(hollow, arm, [f"{arm}, paper: {said(table, row, papers)}"])
+    ax.set_yticks(range(len(table))[::-1], [plain_name(str(a)) for a in table.values("arm")])
+    ax.set_ylim(-0.6, len(table) - 0.4)
+    ax.spines["left"].set_visible(False)
+    ax.tick_params(axis="y", length=0)
+    ax.set_xlabel(axis_label(table.column(value)))
+    return chart
+
+
+def _half_width(interval: Value, mean: float) -> float | None:
+    if not isinstance(interval, Interval) or isnan(interval.high):
+        return None
+    return interval.high - mean
+
+
+@mpl.rc_context(PAGE_STYLE)
+def front(table: Table, x: str, y: str, on_front: str, tones: Tones) -> Chart:
+    """Arms in two measures with their spread; those on the front are joined."""
+    chart, (ax,) = canvas(6.4, 4.0)
+    best = sorted((_number(r[x]), _number(r[y])) for r in table.rows if r[on_front] == "yes")
+    if len(best) > 1:
+        ax.plot(*zip(*best, strict=True), color=FAINT, lw=0.9, zorder=1)
+    for row in table.rows:
+        arm = str(row["arm"])
+        tone = tones[arm]
+        plain = tone is REST  # whiskers of many arms would hide the arms
+        bar = ax.errorbar(
+            _number(row[x]), _number(row[y]), xerr=None if plain else _error(row[x]),
+            yerr=None if plain else _error(row[y]), color=tone.light, marker=tone.marker,
+            markersize=6, capsize=2, elinewidth=0.9,
+        )  # fmt: skip
+        chart.mark_errorbar(bar, arm, f"{arm}: {said(table, row, y, x)}")
+    ax.set_xlabel(axis_label(table.column(x)))
+    ax.set_ylabel(axis_label(table.column(y)))
+    ax.margins(0.12)
+    arm_legend(chart.figure, ((arm, tones[arm]) for arm in by_arm(table)))
+    return chart
+
+
+# -- bars ----------------------------------------------------------------------------------------
+
+
+@mpl.rc_context(PAGE_STYLE)
+def bars(table: Table, value: str, papers: str, tones: Tones) -> Chart:
+    """A panel for each task and metric, a bar for each arm from zero up, s.d. as whisker."""
+    panels: dict[tuple[Value, Value], list[Row]] = {}
+    for row in table.rows:
+        panels.setdefault((row["task"], row["metric"]), []).append(row)
+    columns = min(len(panels), 4)
+    lines = -(-len(panels) // columns)
+    figure = Figure(figsize=(max(3.2, 2.1 * columns), 2.5 * lines + 0.4), layout="constrained")
+    grid = list(figure.subplots(lines, columns, squeeze=False).flat)
+    chart = Chart(figure)
+    for ax, rows in zip(grid, panels.values(), strict=False):
+        _draw_bars(chart, ax, table, rows[:MOST_BARS], (value, papers), tones)
+    for ax in grid[len(panels) :]:
+        ax.set_axis_off()
+    handles: list[Artist] = [
+        mpl.patches.Patch(color=tones[arm].light, label=plain_name(arm))
+        for arm in islice(by_arm(table), MOST_BARS)
+    ]
+    if any(row[papers] is not None for row in table.rows):
+        handles.append(mpl.lines.Line2D([], [], label="the paper's", **DIAMOND))
+    figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)))
+    return chart
+
+
+def _draw_bars(
+    chart: Chart, ax: Axes, table: Table, rows: Sequence[Row], keys: tuple[str, str], tones: Tones
+) -> None:
+    value, papers = keys
+    for at, row in enumerate(rows):
+        arm, height, error = str(row["arm"]), _number(row[value]), _error(row[value])
+        who = f"{arm}, {row['task']} {row['metric']}"
+        (patch,) = ax.bar(at, height, width=0.8, color=tones[arm].light)
+        chart.mark(patch, arm, [f"{who}: {said(table, row, value)}"])
+        if error:
+            whisker = ax.errorbar(at, height, yerr=error, color=INK, capsize=2, fmt="none")
+            chart.mark_errorbar(whisker, arm)
+        if len(rows) <= 3:
+            ax.annotate(
+                f"{height:.1f}", (at, height + (error or 0.0)), xytext=(0, 3), ha="center",
+                textcoords="offset points", fontsize=7,
+            )  # fmt: skip
+        if row[papers] is not None:
+            (hollow,) = ax.plot(at, _number(row[papers]), markersize=5, **DIAMOND)
+            chart.mark(hollow, arm, [f"{who}, paper: {said(table, row, papers)}"])
+    first = rows[0]
+    ax.set_title(str(first["task"]))
+    unit = f", {first['unit']}" if first["unit"] else ""
+    ax.set_ylabel(f"{first['metric']}{unit}".replace("_", " "))
+    ax.set_xticks([])
+    ax.margins(y=0.14)
+
+
+# -- sizes and speeds ----------------------------------------------------------------------------
+
+
+def size_label(parameters: float) -> str:
+    """Parameters in thousands, millions or billions."""
+    for size, letter in ((1e9, "B"), (1e6, "M")):
+        if parameters >= size:
+            return f"{parameters / size:.3g}{letter}"
+    return f"{parameters / 1e3:.3g}K"
+
+
+@mpl.rc_context(PAGE_STYLE)
+def across_sizes(table: Table, x: str, y: str, tones: Tones) -> Chart:
+    """Gaps with error bars against model size; the paper's hollow, joined and a little aside."""
+    chart, (ax,) = canvas(6.4, 3.6)
+    ax.axhline(0, color=FAINT, linewidth=0.8, zorder=1)
+    theirs = [row for row in table.rows if row["source"] == PAPERS]
+    joined = [(BESIDE * _number(row[x]), _number(row[y])) for row in theirs]
+    ax.plot(*zip(*joined, strict=True), color=FAINT, lw=0.9, ls="--")
+    sources: dict[str, Tone] = {}
+    named: Counter[Value] = Counter()  # studies of one size: their names go below each other
+    for row in table.rows:
+        hollow = row["source"] == PAPERS
+        tone = PAPER_TONE if hollow else tones[str(row["arm"])]
+        sources.setdefault("the paper's" if hollow else "ours", tone)
+        at = _number(row[x]) * (BESIDE if hollow else 1.0), _number(row[y])
+        bar = ax.errorbar(
+            *at, yerr=_error(row[y]), color=tone.light, capsize=3, marker=tone.marker,
+            markersize=6, markerfacecolor=PAPER if hollow else tone.light,
+            zorder=2 if hollow else 3,
+        )  # fmt: skip
+        who = "paper" if hollow else str(row["study"])
+        tip = f"{who}, {size_label(_number(row[x]))}: {signed(at[1])}"
+        chart.mark_errorbar(bar, None, tip)
+        if not hollow:
+            ax.annotate(
+                plain_name(who), at, xytext=(-7, 4 - 10 * named[row[x]]), ha="right",
+                textcoords="offset points", fontsize=8, color=INK,
+            )  # fmt: skip
+            named[row[x]] += 1
+    ax.set_xscale("log")
+    ax.xaxis.set_major_formatter(lambda value, _: size_label(value))
+    ax.xaxis.set_minor_formatter(lambda *_: "")
+    ax.margins(x=0.15)
+    ax.set_xlabel(axis_label(table.column(x)))
+    ax.set_ylabel(axis_label(table.column(y)))
+    _source_legend(chart.figure, sources)
+    return chart
+
+
+def _source_legend(figure: Figure, sources: dict[str, Tone]) -> None:
+    """Whose the two kinds of marks are; ours have the colour of the first study's main arm."""
+    handles = [
+        mpl.lines.Line2D(
+            [], [], linestyle="", color=tone.light, marker=tone.marker, label=label,
+            markerfacecolor=PAPER if tone is PAPER_TONE else tone.light,
+        )
+        for label, tone in sources.items()
+    ]  # fmt: skip
+    figure.legend(handles=handles, loc="outside upper left", ncols=len(handles))
+
+
+@mpl.rc_context(STYLE)
+def speeds(table: Table, label: str, title: str) -> Figure:
+    """How many times as fast as the first way each row is, with the range over rounds."""
+    names = [" ".join(str(row[key]) for key in ("what", label) if key in row) for row in table.rows]
+    chart, (ax,) = canvas(7.0, 0.9 + 0.32 * len(table))
+    places = range(len(table))[::-1]
+    ratios, ranges = ([_number(value) for value in table.values(key)] for key in ("ratio", "+-"))
+    ax.barh(places, ratios, xerr=ranges, color="#4477aa", ecolor="#333333")
+    ax.axvline(1.0, color="#888888", linewidth=0.8)
+    ax.set_yticks(places, [plain_name(name, 44) for name in names])
+    ax.set_xlabel("times as fast as the first; black: half the range over rounds")
+    ax.set_title(title, fontsize=9)
+    return chart.figure

@@ -1,0 +1,80 @@
+"""The few files of code that a folder needs to stand where our package is not installed.
+
+They are our own sources, cut and with relative imports, as transformers loads them beside weights.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1]
+FILES = (
+    "core/errors.py", "schedule.py", "model.py", "hf/names.py", "hf/layers.py",
+    "hf/configuration_prism.py", "hf/modeling_prism.py",
+)  # fmt: skip
+
+# Not the classification heads: transformers makes their model without asking for its code.
+AUTO_MAP = {
+    "AutoConfig": "configuration_prism.PrismConfig",
+    "AutoModel": "modeling_prism.PrismModel",
+    "AutoModelForCausalLM": "modeling_prism.PrismForCausalLM",
+}
+
+# ``recipe.py`` has one class of use here, whose fields pydantic checks. Nothing else does: a
+# folder's config was checked when it was written.
+RECIPE = '''"""The architecture of a native model, as ``recipe.py`` of prism-transformer has it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from .schedule import HeadSchedule, ScheduleError, head_counts
+
+
+class ValidationError(ValueError):
+    """What pydantic raises where it is in use."""
+
+
+{values}
+
+
+{model}
+'''
+
+
+def code_files() -> dict[str, str]:
+    """The files by name."""
+    sources = {Path(name).name: (PACKAGE / name).read_text("utf-8") for name in FILES}
+    files = {name: _relative(text) for name, text in sources.items()}
+    return files | {"recipe.py": _recipe()}
+
+
+def _relative(text: str) -> str:
+    text = text.replace(
+        "from pydantic import ValidationError", "from .recipe import ValidationError"
+    )
+    return re.sub(r"from prism_transformer\.(?:\w+\.)*(\w+) import", r"from .\1 import", text)
+
+
+def _recipe() -> str:
+    """The one class, as a plain dataclass."""
+    text = (PACKAGE / "recipe.py").read_text("utf-8")
+    names = ("VOCAB_MULTIPLE", "ROPE_BASE", "RopeFrequencies", "AttentionScale", "Norm")
+    values = [re.search(rf"^{name} = .*$", text, re.MULTILINE) for name in names]
+    model = re.search(
+        r"^class ModelConfig\(Section\):.*?(?=^class )", text, re.DOTALL | re.MULTILINE
+    )
+    assert model is not None
+    body = (
+        model[0]
+        .rstrip()
+        .replace(
+            '@model_validator(mode="after")\n    def _layers_fit(self)', "def __post_init__(self)"
+        )
+    )
+    body = body.replace("class ModelConfig(Section)", "@dataclass(frozen=True)\nclass ModelConfig")
+    body = re.sub(r" = Field\(.*\)", "", body)  # what can be derived, a folder's config has
+    assert "__post_init__" in body
+    return RECIPE.format(values="\n".join(value[0] for value in values if value), model=body)

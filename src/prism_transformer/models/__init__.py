@@ -1,0 +1,5 @@
+"""A model in use: what it costs, its weights as a folder, sampling, and proof of neutrality.
+
+In comes a ``ModelConfig`` or a ``PrismLM``, out come numbers, files or tokens. Read ``cost.py``
+first, it is arithmetic only; ``sampling.py`` has the cache and what makes decoding fast.
+"""

@@ -1,1 +1,0 @@
-"""Figures from plain numbers. Nothing here imports torch."""

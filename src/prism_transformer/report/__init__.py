@@ -1,1 +1,0 @@
-"""The report: a page, tables and figures from collected studies. Nothing here imports torch."""

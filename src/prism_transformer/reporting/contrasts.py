@@ -1,0 +1,159 @@
+"""What differences of loss can bear: arms against the baseline, and arms against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from prism_transformer.core.table import Column, Interval, Row, Table, Value, signed, words
+from prism_transformer.figures.comparisons import intervals
+from prism_transformer.figures.style import REST, Tones
+from prism_transformer.reporting.exhibits import NATS, STUDY, Drawing, drawing, make_table
+from prism_transformer.reporting.views import View
+from prism_transformer.study.contrasts import Contrast, described
+from prism_transformer.study.envelope import AT_BEST
+
+NOTE = (
+    "t interval of the mean of the pairs; pooled: by the error of all arms of a study, as of a "
+    "randomised block design, with its degrees of freedom; least detectable: the true difference "
+    "found in four of five such studies, by the pooled error; p: exact sign flips, two-sided; "
+    "adjusted: step-down max-T over joint flips, for all differences and contrasts of the study; "
+    "pooled p: t test by the pooled error, after Holm, which decides where so few seeds have no "
+    "sign-flip p that could."
+)
+BEARS = [
+    Column("pairs"), Column("difference", NATS, 4, sign=True), Column("95 % interval", NATS, 4),
+    Column("pooled 95 % interval", NATS, 4), Column("degrees of freedom"),
+    Column("s.d. of pairs", NATS, 4), Column("least detectable", NATS, 4), Column("p"),
+    Column("adjusted p"), Column("p, Holm"), Column("pooled p"), Column("least possible p"),
+    *words("verdict"),
+]  # fmt: skip
+
+
+def differences(views: Sequence[View]) -> Table:
+    """Each arm less its baseline, seed by seed, and what that can bear."""
+    columns = [
+        *words("study", "arm"), *BEARS, Column("paper's", NATS, 4, sign=True),
+        *words("seed by seed"),
+    ]  # fmt: skip
+    rows = [
+        {"study": view.name, "arm": arm, **found, "paper's": view.paper_gap(arm)}
+        for view in views
+        for arm in view.others
+        if (found := _bears(view.compared[arm]))
+    ]
+    note = f"Validation loss, arm minus baseline of the same seed: negative is better. {NOTE}"
+    title = "Differences to the baseline"
+    return make_table("differences", title, columns, rows, views, note=note, fill=STUDY)
+
+
+def contrasts(views: Sequence[View]) -> Table:
+    """Arms less arms, as studies name them, seed by seed."""
+    columns = [*words("study", "contrast", "what"), *BEARS, *words("seed by seed")]
+    rows = [
+        {"study": view.name, "contrast": each.name, "what": described(each.weights), **found}
+        for view in views
+        for each in view.contrasts
+        if (found := _bears(each))
+    ]
+    rows += [
+        {"study": view.facts.name, "contrast": f"{each.name}, {AT_BEST} rate",
+         "what": described(each.weights), **found}
+        for view in views
+        for each in (view.envelope.contrasts if view.envelope else ())
+        if (found := _bears(each))
+    ]  # fmt: skip
+    note = f"Validation loss, weighted by arm, within seeds. {NOTE}"
+    fill, missing = "a study with [contrasts]", "no study has contrasts with complete seeds"
+    return make_table(
+        "contrasts", "Contrasts", columns, rows, views, note=note, fill=fill, missing=missing
+    )
+
+
+def _bears(contrast: Contrast) -> dict[str, Value]:
+    """The cells of a contrast; none where no seed is complete."""
+    test, pooled = contrast.difference, contrast.pooled
+    if test is None:
+        return {}
+    return {
+        "pairs": test.n, "difference": test.mean, "95 % interval": Interval(test.low, test.high),
+        "pooled 95 % interval": Interval(pooled.low, pooled.high) if pooled else None,
+        "degrees of freedom": pooled.freedom if pooled else None, "s.d. of pairs": test.sd,
+        "least detectable": pooled.detectable if pooled else test.detectable, "p": test.p,
+        "adjusted p": contrast.adjusted_p, "p, Holm": contrast.holm_p,
+        "pooled p": pooled.adjusted_p if pooled else None, "least possible p": test.p_floor,
+        "verdict": _verdict(contrast), "seed by seed": ", ".join(map(signed, test.differences)),
+    }  # fmt: skip
+
+
+def _verdict(contrast: Contrast) -> str:
+    test = contrast.difference
+    if test is None or not contrast.decided:
+        return "undecided"
+    return "lower" if test.mean < 0 else "higher"
+
+
+# -- figures -------------------------------------------------------------------------------------
+
+
+def difference_figure(view: View, tones: Tones) -> Drawing:
+    """Final differences to the baseline, every seed shown."""
+    less = f"validation loss minus {view.baseline}'s"
+    rows = {arm: view.compared[arm] for arm in view.others}
+    papers = {arm: view.paper_gap(arm) for arm in view.others}
+    table = _by_seed(
+        view, "differences", "Final difference to the baseline", less, rows, papers,
+        missing="no complete pair of runs",
+    )  # fmt: skip
+    return _drawn(table, tones, f"Final loss minus {view.baseline}'s")
+
+
+def contrast_figure(view: View, tones: Tones) -> Drawing | None:
+    """The contrasts of a study, every seed shown, each in the tone of its first arm."""
+    if not view.contrasts:
+        return None
+    rows = {each.name: each for each in view.contrasts}
+    table = _by_seed(
+        view, "contrasts", "Final contrasts", "validation loss", rows, {},
+        missing="no contrast has a complete seed",
+    )  # fmt: skip
+    firsts = {name: max(each.weights, key=each.weights.__getitem__) for name, each in rows.items()}
+    return _drawn(table, {name: tones.get(arm, REST) for name, arm in firsts.items()}, "Contrasts")
+
+
+def _by_seed(
+    view: View,
+    key: str,
+    title: str,
+    name: str,
+    contrasts: Mapping[str, Contrast],
+    papers: Mapping[str, float | None],
+    missing: str,
+) -> Table:
+    """A row for each contrast, a column for each seed."""
+    seeds = [f"seed {seed}" for seed in view.facts.seeds]
+    columns = [
+        *words("arm"), Column("pairs"), Column("difference", NATS, 4, sign=True, name=name),
+        Column("95 % interval", NATS, 4), Column("paper's", NATS, 4, sign=True),
+        *(Column(seed, NATS, 4, sign=True) for seed in seeds),
+    ]  # fmt: skip
+    rows: list[Row] = []
+    for label, contrast in contrasts.items():
+        if test := contrast.difference:
+            paired = zip(contrast.seeds, test.differences, strict=True)
+            rows.append({
+                **dict.fromkeys(seeds), **{f"seed {seed}": each for seed, each in paired},
+                "arm": label, "pairs": test.n, "difference": test.mean,
+                "95 % interval": Interval(test.low, test.high), "paper's": papers.get(label),
+            })  # fmt: skip
+    note = "Small dots are seeds, bars the 95 % t interval of the mean; below 0 is better."
+    if any(row["paper's"] is not None for row in rows):
+        note += " Diamonds: the paper's."
+    return make_table(
+        f"{view.key}-{key}", title, columns, rows, [view], note=note, fill=STUDY, missing=missing
+    )
+
+
+def _drawn(table: Table, tones: Tones, lead: str) -> Drawing:
+    return drawing(
+        table, lambda t: intervals(t, "difference", "95 % interval", "paper's", tones), lead
+    )

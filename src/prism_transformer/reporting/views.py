@@ -1,0 +1,400 @@
+"""What a report looks at: each study at each point of its sweep, asked in plain terms."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from prism_transformer.core.errors import InputError
+from prism_transformer.core.progress import Tell, silent
+from prism_transformer.eval.tasks import ACCURACIES, BY_NAME, DIAGNOSTIC, shown_metrics
+from prism_transformer.models import cost
+from prism_transformer.recipe import Recipe
+from prism_transformer.recipes.files import changed
+from prism_transformer.schedule import HeadSchedule
+from prism_transformer.schedules import paper
+from prism_transformer.study import metrics
+from prism_transformer.study.collected import (
+    COLLECTED,
+    LEARNING_RATE,
+    RUNS,
+    STUDY_FILE,
+    ArmFacts,
+    Collected,
+    RunFacts,
+    StudyFacts,
+    finite,
+    is_collected,
+    read_collected,
+)
+from prism_transformer.study.compare import ArmContrast, Comparison, compare
+from prism_transformer.study.contrasts import Contrast
+from prism_transformer.study.envelope import Envelope
+from prism_transformer.study.factorial import LayerEffects
+from prism_transformer.study.sentences import remarks
+from prism_transformer.study.statistics import Ratio, ratio
+from prism_transformer.training.run import RECIPE_FILE, is_run
+
+# In the paper's order, then the built-in one: which metric of each task a table shows.
+SHOWN: dict[str, str] = {}
+for _name in (*BY_NAME, DIAGNOSTIC):
+    SHOWN |= shown_metrics(_name)
+
+PAPER_GPUS, PAPER_GPU, PAPER_PRECISION = 8, "H100", "bf16"
+INFERENCE = ("prefill", "decoding")  # kinds of speed that a study with [inference] measures
+MOST_ARMS = 8  # beyond that, differences on benchmarks are of the main arm alone
+
+
+@dataclass(frozen=True)
+class View:
+    """One study at one point of its sweep."""
+
+    collected: Collected
+    point: int
+    key: str
+    """short and unique: for ids and file names"""
+    compared: dict[str, ArmContrast]
+    """each arm but the baseline, held against it"""
+    contrasts: tuple[Contrast, ...] = ()
+    """that the study names, or Prism against each control"""
+    remarks: tuple[str, ...] = ()
+    """what is to be said of the study as a whole"""
+    envelope: Envelope | None = None
+    """loss against learning rate; of a sweep at the first of its points"""
+    layers: LayerEffects | None = None
+    """of a factorial study"""
+
+    @property
+    def facts(self) -> StudyFacts:
+        return self.collected.facts
+
+    @property
+    def name(self) -> str:
+        """The study's name, and the swept values where there are any."""
+        return ", ".join(
+            [self.facts.name, *(f"{key}={value}" for key, value in self.swept.items())]
+        )
+
+    @property
+    def swept(self) -> dict[str, object]:
+        """Recipe keys and values of this point."""
+        return self.collected.points[self.point]
+
+    @property
+    def scale(self) -> paper.Scale | None:
+        """The paper's model that this is: its shape, its budget, and nothing swept."""
+        name = self.facts.scale
+        return paper.scales().get(name) if name and not self.swept else None
+
+    @property
+    def on_papers_hardware(self) -> bool:
+        """Whether every run was trained by eight processes, on eight H100."""
+        known = [(run.hardware, run.sessions) for run in self.runs if run.hardware]
+        return bool(known) and all(
+            PAPER_GPU in str(hardware.get("gpu", ""))
+            and hardware.get("gpus") == PAPER_GPUS
+            and all(session["processes"] == PAPER_GPUS for session in sessions)
+            for hardware, sessions in known
+        )
+
+    @property
+    def in_papers_precision(self) -> bool:
+        """Whether every session of every run was in bfloat16, as the paper's are."""
+        sessions = [session for run in self.runs for session in run.sessions]
+        return bool(sessions) and all(one["precision"] == PAPER_PRECISION for one in sessions)
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        """The baseline's recipe at this point."""
+        return changed(self.facts.recipe, self.swept, f"{self.key}: [sweep]")
+
+    @property
+    def parameters(self) -> int:
+        """Of every arm at this point."""
+        if not any(key.startswith("model.") for key in self.swept):
+            return self.facts.parameters
+        return cost.parameters(self.recipe.model).total
+
+    @property
+    def batch_tokens(self) -> int:
+        return self.recipe.train.batch_tokens
+
+    @property
+    def baseline(self) -> str:
+        return self.collected.baseline
+
+    @property
+    def arms(self) -> list[str]:
+        """Names, the baseline first."""
+        return [self.baseline, *(arm for arm in self.collected.arms if arm != self.baseline)]
+
+    @property
+    def others(self) -> list[str]:
+        return self.arms[1:]
+
+    @property
+    def runs(self) -> list[RunFacts]:
+        """What became of each run of this point."""
+        return [run for run in self.facts.runs if run.point == self.point]
+
+    @cached_property
+    def rates_alone(self) -> pd.DataFrame:
+        """Tokens per second of runs that had their machine to themselves; NaN of all others."""
+        rates = self.scalar(metrics.TOKENS_PER_SECOND).copy()
+        for run in self.runs:
+            if run.beside_others:
+                rates.loc[run.seed, run.arm] = np.nan
+        return rates
+
+    @property
+    def beside_others(self) -> bool:
+        """Whether some of its rates are those of runs that did not have their machine alone."""
+        return any(run.beside_others for run in self.runs)
+
+    @property
+    def d_model(self) -> int:
+        return self.recipe.model.d_model
+
+    @property
+    def h_base(self) -> int:
+        """Heads of the uniform twin."""
+        return self.recipe.model.h_base
+
+    @property
+    def tokens(self) -> int:
+        """Budget of one run, in whole steps."""
+        return self.recipe.train.tokens // self.batch_tokens * self.batch_tokens
+
+    @cached_property
+    def _arms(self) -> dict[str, ArmFacts]:
+        return {arm.name: arm for arm in self.facts.arms}
+
+    def schedule(self, arm: str) -> HeadSchedule:
+        """An arm's heads, layer by layer."""
+        return HeadSchedule(self._arms[arm].heads)
+
+    def changes(self, arm: str) -> dict[str, object]:
+        """What else of the recipe an arm changes."""
+        return self._arms[arm].changes
+
+    def rate(self, arm: str) -> float:
+        """An arm's peak learning rate."""
+        return float(str(self.changes(arm).get("optim.lr", self.recipe.optim.lr)))
+
+    @cached_property
+    def main(self) -> str | None:
+        """The arm that stands for Prism.
+
+        The paper's schedule at its scale; else the arm that is called prism; else the first.
+        """
+        papers = [arm for arm in self.others if self.paper_arm(arm) == "prism"]
+        named = [arm for arm in self.others if arm.lower() == "prism"]
+        return next(iter([*papers, *named, *self.others]), None)
+
+    @property
+    def main_contrast(self) -> ArmContrast | None:
+        """The main arm against the baseline."""
+        return self.compared[self.main] if self.main else None
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether any seed is complete in the main arm and in the baseline."""
+        return self.main_contrast is not None and self.main_contrast.difference is not None
+
+    def is_schedule(self, arm: str, schedule: HeadSchedule) -> bool:
+        """Whether an arm has these heads and changes nothing else."""
+        return self.schedule(arm) == schedule and not self.changes(arm)
+
+    def scalar(self, metric: str) -> pd.DataFrame:
+        """A metric that each run has once: a row for each seed, a column for each arm."""
+        return finite(self.collected.by_seed(metric, self.point))[self.arms]
+
+    # -- what the paper has for an arm -----------------------------------------------------------
+
+    def paper_arm(self, arm: str) -> str | None:
+        """Which of the paper's two arms this is, at its scale: baseline, prism or neither."""
+        if self.scale is None or self.changes(arm):
+            return None
+        if self.schedule(arm) == self.scale.schedule:
+            return "prism"
+        uniform = HeadSchedule.uniform(self.scale.h_base, self.scale.n_layers)
+        return "baseline" if self.schedule(arm) == uniform else None
+
+    def paper_ablation(self, arm: str) -> paper.Ablation | None:
+        """The paper's row of its ablation for this arm; only at the small scale."""
+        if self.scale is None or self.scale.name != "small":
+            return None
+        rows = paper.ablation().values()
+        return next((row for row in rows if self.is_schedule(arm, row.schedule)), None)
+
+    def paper_gap(self, arm: str) -> float | None:
+        """The paper's difference of this arm to its baseline, nats per token."""
+        row = self.paper_ablation(arm)
+        if row is not None and row.gain is not None:
+            return -row.gain
+        return self.scale.gap if self.scale and self.paper_arm(arm) == "prism" else None
+
+    # -- an arm's heads --------------------------------------------------------------------------
+
+    def layers_below_base(self, arm: str) -> int:
+        """How many layers come before the first with the base head count."""
+        heads = self.schedule(arm).heads
+        return next((layer for layer, n in enumerate(heads) if n >= self.h_base), len(heads))
+
+    def share_at_base(self, arm: str) -> float:
+        """How many of an arm's layers have the base head count."""
+        heads = self.schedule(arm).heads
+        return heads.count(self.h_base) / len(heads)
+
+    # -- numbers ---------------------------------------------------------------------------------
+
+    def series(self, metric: str, by: str) -> dict[str, pd.DataFrame]:
+        """A metric over steps, layers or positions: for each arm, rows by that, columns by seed.
+
+        Only seeds that have a value everywhere the arm has one.
+        """
+        if (metric, by) in self._series:  # asked for each arm anew, and of many arms it takes long
+            return self._series[metric, by]
+        rows = self.collected.metric(metric, self.point)
+        wide = rows.pivot(index=by, columns=["arm", "seed"], values="value").sort_index()
+        there = set(wide.columns.get_level_values("arm"))
+        found = {
+            arm: finite(wide[arm].dropna(how="all")).dropna(axis="columns")
+            for arm in self.arms
+            if arm in there
+        }
+        known = {arm: each for arm, each in found.items() if not each.empty}
+        return self._series.setdefault((metric, by), known)
+
+    @cached_property
+    def _series(self) -> dict[tuple[str, str], dict[str, pd.DataFrame]]:
+        return {}
+
+    def paired_series(self, metric: str, by: str, arm: str) -> pd.DataFrame:
+        """Arm minus baseline at the places and for the seeds that both have; empty if none."""
+        found = self.series(metric, by)
+        if self.baseline not in found or arm not in found:
+            return pd.DataFrame()
+        return (found[arm] - found[self.baseline]).dropna(axis="columns", how="all").dropna()
+
+    def tasks(self) -> list[tuple[str, str]]:
+        """Benchmarks that were scored, each with the metric that tables show."""
+        names = set(self.collected.table["metric"])
+        return [each for each in SHOWN.items() if metrics.eval_score(*each) in names]
+
+    def scores(self) -> list[tuple[str, str]]:
+        """The same with both accuracies of a benchmark, where it has two."""
+        names = set(self.collected.table["metric"])
+        both = {
+            task: [metric, *(a for a in ACCURACIES if a != metric)]
+            for task, metric in SHOWN.items()
+        }
+        return [
+            (task, metric)
+            for task, each in both.items()
+            for metric in each
+            if metrics.eval_score(task, metric) in names
+        ]
+
+    def inference_ratio(self, arm: str, kind: str) -> Ratio | None:
+        """Tokens per second to the baseline's, over the seeds that have it."""
+        known = self.scalar(metrics.inference_ratio(kind))[arm].dropna()
+        return None if known.empty else ratio(known, np.ones(len(known)))
+
+    def pairs(self, metric: str, arm: str, against: str) -> np.ndarray:
+        """An arm less another, for each seed that has both."""
+        wide = self.scalar(metric)
+        return (wide[arm] - wide[against]).dropna().to_numpy()
+
+
+def factor(metric: str) -> float:
+    """Accuracies are shown in percent, everything else as it is."""
+    return 100.0 if metric.startswith("acc") else 1.0
+
+
+def percent(found: Ratio) -> tuple[float, float, float]:
+    """By how much a ratio differs from 1: mean, low and high end."""
+    return 100 * (found.mean - 1), 100 * (found.low - 1), 100 * (found.high - 1)
+
+
+def read_views(places: Sequence[Path], tell: Tell = silent) -> list[View]:
+    """Every study in these folders at every point; runs of no study, those that belong together.
+
+    What is neither is refused.
+    """
+    studies, runs = [], []
+    for place in places:
+        folders = _studies(place)
+        studies += [read_collected(folder) for folder in folders]
+        runs += [] if folders else _runs(place)
+    if runs:
+        from prism_transformer.study.collect import collect_runs
+        from prism_transformer.study.grouping import group_runs
+
+        studies += map(collect_runs, group_runs(runs, tell))
+    views: list[View] = []
+    keys: set[str] = set()
+    for collected in studies:
+        main = View(collected, 0, "", {}).main or ""
+        # Of many arms the benchmarks of the main one alone are shown, and item tests take long.
+        comparison = compare(collected, None if len(collected.arms) <= MOST_ARMS else {main})
+        for point in range(len(collected.points)):
+            key = _key(collected.facts.name, point if len(collected.points) > 1 else None, keys)
+            keys.add(key)
+            rows = {row.arm.name: row for row in comparison.rows if row.point == point}
+            asked = tuple(each for each in comparison.contrasts if each.point == point)
+            told = tuple(remarks(comparison))
+            rates, layers = _envelope(comparison, point), comparison.layers[point]
+            views.append(View(collected, point, key, rows, asked, told, rates, layers))
+    return views
+
+
+def _envelope(comparison: Comparison, point: int) -> Envelope | None:
+    """The one that begins at this point, so that a page shows it once."""
+
+    def rest(values: Mapping[str, object]) -> dict[str, object]:
+        return {key: value for key, value in values.items() if key != LEARNING_RATE}
+
+    here = rest(comparison.points[point])
+    if here in map(rest, comparison.points[:point]):
+        return None
+    return next((each for each in comparison.envelopes if each.values == here), None)
+
+
+def _studies(place: Path) -> list[Path]:
+    """Collected studies: this folder, the one of this study, or those of all studies in it."""
+    for folder in (place, place / COLLECTED):
+        if is_collected(folder):
+            return [folder]
+    inside = sorted(child for child in place.iterdir() if child.is_dir()) if place.is_dir() else []
+    found = [child for child in inside if is_collected(child)]
+    return found + [child / COLLECTED for child in inside if is_collected(child / COLLECTED)]
+
+
+def _runs(place: Path) -> list[Path]:
+    """Runs: this folder, those in it, or those of a study that was not collected yet."""
+    if not place.is_dir():
+        raise InputError(f"{place}: no such folder; give a study, a run, or a folder of runs")
+    if is_run(place):
+        return [place]
+    for folder in (place, place / RUNS):
+        found = sorted(folder.iterdir()) if folder.is_dir() else []
+        if runs := [child for child in found if is_run(child)]:
+            return runs
+    raise InputError(f"{place}: neither a study (no {STUDY_FILE}) nor a run (no {RECIPE_FILE})")
+
+
+def _key(name: str, point: int | None, taken: set[str]) -> str:
+    """A name that is safe as a file name and as an id."""
+    plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "study"
+    wanted = plain if point is None else f"{plain}-{point}"
+    key, n = wanted, 2
+    while key in taken:
+        key, n = f"{wanted}-{n}", n + 1
+    return key

@@ -1,0 +1,262 @@
+"""Contrasts: arms against arms, weighted, seed by seed.
+
+An arm against the baseline is one; so are the order of the heads (a schedule less its reverse) and
+their number (a group of arms less the line through uniform ones). All contrasts of a study are one
+family: their p values are adjusted for all of them, over all points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import isclose, isfinite, nan
+from typing import TypeVar
+
+import numpy as np
+import pandas as pd
+
+from prism_transformer.core.errors import InputError
+from prism_transformer.core.table import Column, Interval, Row, Table, Value, signed, words
+from prism_transformer.study.collected import (
+    EFFECT,
+    Collected,
+    ContrastFacts,
+    Facts,
+    StudyFacts,
+    finite,
+)
+from prism_transformer.study.metrics import FINAL_LOSS
+from prism_transformer.study.multiplicity import Blocks, Pooled, holm, max_t
+from prism_transformer.study.statistics import ALPHA, Array, Paired, paired, seeds_needed
+
+Weights = Mapping[str, float]
+PRISM = "prism"  # the arm that default contrasts hold against each control
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A run that failed, and so is in no difference."""
+
+    point: int
+    arm: str
+    seed: int
+    diverged: bool
+    """its loss or gradient was no number any more"""
+    reason: str
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """A weighted difference of arms at one point, and what it can bear."""
+
+    point: int
+    values: Facts
+    """swept values by their recipe key"""
+    name: str
+    weights: dict[str, float]
+    """by arm; they sum to 0"""
+    seeds: tuple[int, ...] = ()
+    """complete in all its arms; differences are in this order"""
+    lost: tuple[Lost, ...] = ()
+    """runs of its arms that failed"""
+    difference: Paired | None = None
+    """of final losses, in nats per token: below 0 is better for arms of positive weight"""
+    pooled: Pooled | None = None
+    """the same by the error of all arms of the point"""
+    adjusted_p: float = nan
+    """the sign-flip p after step-down max-T over joint flips"""
+    holm_p: float = nan
+    """the sign-flip p after Holm"""
+    comparisons: int = 0
+    """different contrasts of the study: what the p values are adjusted for"""
+    effect: float = EFFECT
+    """stated by the study"""
+    seeds_needed: int | None = None
+    """pairs at which the stated effect would be found four times of five"""
+    limit: float = ALPHA
+    """an adjusted p below this decides; NaN between two planned looks, where nothing does"""
+
+    @property
+    def by_flips(self) -> bool:
+        """Whether so many seeds can give a sign-flip p that decides; else the pooled error does."""
+        return self.difference is not None and self.difference.p_floor <= self.limit
+
+    @property
+    def decided(self) -> bool:
+        """Whether the adjusted p says that there is a difference."""
+        pooled = self.pooled.adjusted_p if self.pooled else nan
+        return (self.adjusted_p if self.by_flips else pooled) < self.limit
+
+
+Kind = TypeVar("Kind", bound=Contrast)
+
+
+# -- which ones a study asks for -------------------------------------------------------------------
+
+
+def read_weights(value: Sequence[str] | Weights, arms: Sequence[str]) -> dict[str, float]:
+    """Weights by arm from what a study file says: a pair of arms, or a table of weights."""
+    if not isinstance(value, Mapping):
+        if len(value) != 2:
+            raise InputError(f"{list(value)}: name two arms, the first less the second")
+        value = {value[0]: 1.0, value[1]: -1.0} if value[0] != value[1] else {value[0]: 0.0}
+    weights = {arm: float(weight) for arm, weight in value.items() if weight != 0}
+    unknown = [arm for arm in value if arm not in arms]
+    if unknown:
+        raise InputError(f"{unknown[0]!r} is none of the arms: {', '.join(arms)}")
+    if not all(map(isfinite, weights.values())) or len(weights) < 2:
+        raise InputError(f"{dict(value)}: give finite weights to two arms at least")
+    total = sum(weights.values())
+    if not isclose(total, 0, abs_tol=1e-9 * max(map(abs, weights.values()))):
+        raise InputError(f"its weights sum to {total:g}; those of a contrast sum to 0")
+    return weights
+
+
+def contrasts_of(facts: StudyFacts) -> tuple[ContrastFacts, ...]:
+    """Those that a study names; of none, Prism against each arm but the baseline.
+
+    Arms against the baseline are always compared.
+    """
+    if facts.contrasts:
+        return facts.contrasts
+    arms = [arm.name for arm in facts.arms]
+    others = [arm for arm in arms if arm != facts.baseline]
+    prism = next((arm for arm in others if arm.lower() == PRISM), None)
+    if prism is None:
+        return ()
+    return tuple(
+        ContrastFacts(name=against(prism, arm), weights={prism: 1.0, arm: -1.0})
+        for arm in others
+        if arm != prism
+    )
+
+
+def against(arm: str, other: str) -> str:
+    """The name of a contrast of two arms."""
+    return f"{arm} against {other}"
+
+
+def described(weights: Weights) -> str:
+    """Weights in words."""
+    if sorted(weights.values()) == [-1, 1]:
+        first, second = sorted(weights, key=lambda arm: -weights[arm])
+        return f"{first} minus {second}"
+    parts = [f"{'-' if w < 0 else '+'} {abs(w):g} {arm}" for arm, w in weights.items()]
+    return " ".join(parts).removeprefix("+ ")
+
+
+# -- what the losses say ---------------------------------------------------------------------------
+
+
+def by_seed(weights: Weights, losses: pd.DataFrame) -> pd.Series:
+    """The contrast of each seed that is complete in all its arms."""
+    known = losses.reindex(columns=list(weights)).dropna()
+    return known @ pd.Series(weights, dtype=float)
+
+
+def measured(
+    contrast: Kind, losses: pd.DataFrame, blocks: Blocks | None, lost: Sequence[Lost]
+) -> Kind:
+    """The same contrast with what the final losses of its point say."""
+    contrast = replace(contrast, lost=tuple(each for each in lost if each.arm in contrast.weights))
+    found = by_seed(contrast.weights, losses)
+    if found.empty:
+        return contrast
+    difference = paired(found)
+    weights = pd.Series(contrast.weights).reindex(losses.columns, fill_value=0.0)
+    pooled = blocks.contrast(weights) if blocks else None
+    sd = pooled.difference_sd if pooled else difference.sd
+    return replace(
+        contrast,
+        seeds=tuple(int(seed) for seed in found.index),
+        difference=difference,
+        pooled=pooled,
+        seeds_needed=seeds_needed(contrast.effect, sd),
+    )
+
+
+def lost_runs(collected: Collected, point: int) -> tuple[Lost, ...]:
+    """Runs of a point that failed, or that ended with a loss that is no number."""
+    ended = collected.metric(FINAL_LOSS, point)
+    broken = ended[finite(ended["value"]).isna()]
+    odd = set(zip(broken["arm"], broken["seed"], strict=True))
+    found = []
+    for run in (run for run in collected.facts.runs if run.point == point):
+        if run.state == "failed":
+            found.append(Lost(point, run.arm, run.seed, run.diverged, run.failure or "failed"))
+        elif (run.arm, run.seed) in odd:
+            found.append(Lost(point, run.arm, run.seed, True, "its final loss is not finite"))
+    return tuple(found)
+
+
+def adjust(contrasts: Sequence[Contrast]) -> Iterator[Contrast]:
+    """The same contrasts with p values that are adjusted for all of them, each counted once."""
+    family = {_question(each): each for each in contrasts if each.difference is not None}
+    tests = [each.difference for each in family.values() if each.difference]
+    p, pooled = [test.p for test in tests], [each.pooled for each in family.values()]
+    joint = dict(zip(family, np.fmax(max_t(_together(list(family.values()))), p), strict=True))
+    single = dict(zip(family, holm(p), strict=True))
+    errors = dict(zip(family, holm([e.p if e else nan for e in pooled]), strict=True))
+    for each in contrasts:
+        question = _question(each)
+        if each.difference is None:
+            yield replace(each, comparisons=len(family))
+            continue
+        yield replace(
+            each,
+            adjusted_p=float(joint[question]),
+            holm_p=single[question],
+            comparisons=len(family),
+            pooled=each.pooled and replace(each.pooled, adjusted_p=errors[question]),
+        )
+
+
+def _together(contrasts: Sequence[Contrast]) -> Array:
+    """A row for each seed, a column for each contrast; NaN where a seed has none."""
+    seeds = sorted({seed for each in contrasts for seed in each.seeds})
+    wide = np.full((len(seeds), len(contrasts)), nan)
+    for place, each in enumerate(contrasts):
+        if each.difference is not None:
+            wide[[seeds.index(seed) for seed in each.seeds], place] = each.difference.differences
+    return wide
+
+
+def _question(contrast: Contrast) -> tuple[int, tuple[tuple[str, float], ...]]:
+    """What two contrasts share that ask the same, be it with another sign, scale or name."""
+    pairs = sorted((arm, weight) for arm, weight in contrast.weights.items() if weight)
+    return contrast.point, tuple((arm, round(weight / pairs[0][1], 9)) for arm, weight in pairs)
+
+
+def contrast_table(contrasts: Sequence[Contrast], name: str, places: int) -> Table:
+    """Every contrast with both of its intervals, and every seed."""
+    swept = dict.fromkeys(key for each in contrasts for key in each.values)
+    columns = (
+        *words(*swept, "contrast"),
+        Column("difference", places=places, sign=True),
+        Column("interval", places=places, sign=True),
+        Column("pooled", places=places, sign=True, name="pooled interval"),
+        Column("p"),
+        Column("adjusted p"),
+        Column("seeds"),
+        *words("seed by seed"),
+    )
+    rows: list[Row] = [
+        {**{key: str(value) for key, value in each.values.items()}, **_cells(each, places)}
+        for each in contrasts
+    ]
+    return Table("contrasts", columns, tuple(rows), title=f"{name}: contrasts")
+
+
+def _cells(each: Contrast, places: int) -> dict[str, Value]:
+    gap, pooled = each.difference, each.pooled
+    tested = gap is not None and gap.n > 1
+    return {
+        "contrast": each.name,
+        "difference": gap.mean if gap else None,
+        "interval": Interval(gap.low, gap.high) if gap and tested else None,
+        "pooled": Interval(pooled.low, pooled.high) if pooled else None,
+        "p": gap.p if gap and tested else None,
+        "adjusted p": each.adjusted_p if tested else None,
+        "seeds": len(each.seeds),
+        "seed by seed": ", ".join(signed(d, places) for d in gap.differences) if gap else "",
+    }

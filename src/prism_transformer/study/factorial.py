@@ -1,0 +1,239 @@
+"""Factorial designs: what a wide head is worth in each layer, from a fraction of all schedules.
+
+Every layer has one of two head counts, ``wide`` (fewer heads) or ``narrow``. Of the 2^L schedules
+a few are run: the rows of a Hadamard matrix and their mirror images. In these each layer is wide
+in half of the arms, as often with as without every other layer, so that its effect is told apart
+from all others and from every pair of them (resolution IV): for 8 layers the 2^(8-4) fraction of
+16 arms, for 12 Plackett and Burman's design with its fold-over, 24 arms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import log2, nan, sqrt
+
+import numpy as np
+import numpy.typing as npt
+from scipy import special
+
+from prism_transformer.core.errors import InputError
+from prism_transformer.core.table import Column, Interval, Row, Table, words
+from prism_transformer.schedule import HeadSchedule
+from prism_transformer.study.collected import Collected, finite
+
+Array = npt.NDArray[np.float64]
+
+CONFIDENCE = 0.95
+
+
+def hadamard(order: int) -> Array | None:
+    """A matrix of +1 and -1 with orthogonal columns, the first row and column all 1.
+
+    By doubling, else by Paley's construction; None where neither gives one.
+    """
+    if order == 1:
+        return np.ones((1, 1))
+    half = hadamard(order // 2) if order % 2 == 0 else None
+    if half is not None:
+        return np.block([[half, half], [half, -half]])
+    prime = order - 1
+    if order % 4 or any(prime % factor == 0 for factor in range(2, prime)):
+        return None
+    squares = {number * number % prime for number in range(1, prime)}
+    matrix = np.ones((order, order))
+    for row in range(prime):
+        for column in range(prime):
+            matrix[1 + row, 1 + column] = 1 if (column - row) % prime in squares else -1
+    return matrix
+
+
+def design(n_layers: int) -> Array:
+    """Arms in rows, layers in columns: 1 where the layer is wide, -1 where it is narrow."""
+    order = n_layers
+    while (matrix := hadamard(order)) is None:
+        order += 1
+    half = matrix[:, :n_layers]
+    return np.concatenate((half, -half))
+
+
+def schedules(n_layers: int, wide: int, narrow: int) -> dict[str, HeadSchedule]:
+    """The arms of the design for two head counts, named by their wide layers: wide-0-1-4-5."""
+    if not 0 < wide < narrow:
+        raise InputError(f"wide = {wide}, narrow = {narrow}: wide heads are the fewer ones")
+    found = {}
+    for row in design(n_layers):
+        places = [str(layer) for layer, level in enumerate(row) if level > 0]
+        name = "-".join(["wide", *(places or ["none"])])
+        found[name] = HeadSchedule(tuple(wide if level > 0 else narrow for level in row))
+    return found
+
+
+def levels(schedule: HeadSchedule, wide: int, narrow: int) -> Array:
+    """Where each layer of any schedule stands between narrow (-1) and wide (1), in log heads."""
+    middle, half = log2(wide * narrow) / 2, log2(narrow / wide) / 2
+    return np.array([(middle - log2(n_heads)) / half for n_heads in schedule.heads])
+
+
+@dataclass(frozen=True)
+class Effect:
+    """Of one layer: the loss with a wide head there less that with narrow ones, nats."""
+
+    mean: float
+    se: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A schedule that took no part in the fit, held against the sum of its layers' effects."""
+
+    predicted: float
+    observed: float
+    residual: float
+    """observed less predicted: what the schedule is worth beyond its layers"""
+    low: float
+    high: float
+    """95 % interval of the residual"""
+    p: float
+    """two-sided t test of no residual"""
+
+
+@dataclass(frozen=True)
+class LayerEffects:
+    """Main effects of a factorial study at one point, and whether they say it all."""
+
+    layers: tuple[Effect, ...]
+    seeds: tuple[int, ...]
+    """complete in all arms of the design"""
+    sd: float
+    """of one run, from runs of one arm over seeds"""
+    freedom: int
+    """degrees of freedom of that"""
+    lack_of_fit: float
+    """F of what the arms differ by beyond the sum of their layers; NaN with one seed"""
+    p: float
+    """its p: small where layers do more, or less, together than one by one"""
+    held_out: dict[str, Prediction]
+    """by arm: schedules of the study that are not of the design"""
+
+    @property
+    def table(self) -> Table:
+        """A row for each layer."""
+        columns = (
+            *words("layer"), Column("effect", "nats", 4, sign=True),
+            Column("interval", "nats", 4, sign=True), Column("s.e.", "nats", 4),
+        )  # fmt: skip
+        rows: tuple[Row, ...] = tuple(
+            {"layer": str(layer), "effect": each.mean, "interval": Interval(each.low, each.high),
+             "s.e.": each.se}
+            for layer, each in enumerate(self.layers)
+        )  # fmt: skip
+        return Table("layer-effects", columns, rows, title="What a wide head is worth, by layer")
+
+    @property
+    def held_out_table(self) -> Table:
+        """A row for each schedule that was predicted."""
+        columns = (
+            *words("arm"), *(Column(key, "nats", 4) for key in ("predicted", "observed")),
+            Column("residual", "nats", 4, sign=True), Column("interval", "nats", 4, sign=True),
+            Column("p"),
+        )  # fmt: skip
+        rows: tuple[Row, ...] = tuple(
+            {"arm": arm, "predicted": each.predicted, "observed": each.observed,
+             "residual": each.residual, "interval": Interval(each.low, each.high), "p": each.p}
+            for arm, each in self.held_out.items()
+        )  # fmt: skip
+        title = "Schedules held against the sum of their layers"
+        return Table("held-out", columns, rows, title=title)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Least squares of losses on the levels of layers, with seeds as blocks."""
+
+    coefficients: Array
+    """the mean of each seed, then half of each layer's effect"""
+    covariance: Array
+    sd: float
+    freedom: int
+    lack_of_fit: float
+    p: float
+    n_seeds: int
+
+    @property
+    def effects(self) -> tuple[Effect, ...]:
+        means = 2 * self.coefficients[self.n_seeds :]
+        errors = 2 * np.sqrt(np.diag(self.covariance)[self.n_seeds :])
+        factor = float(special.stdtrit(self.freedom, (1 + CONFIDENCE) / 2))
+        return tuple(
+            Effect(*map(float, (mean, se, mean - factor * se, mean + factor * se)))
+            for mean, se in zip(means, errors, strict=True)
+        )
+
+    def predict(self, at: Array, observed: Sequence[float]) -> Prediction:
+        """Hold a schedule at these levels against the fit; its losses by seed, all seeds."""
+        row = np.concatenate((np.full(self.n_seeds, 1 / self.n_seeds), at))
+        predicted, seen = float(row @ self.coefficients), float(np.mean(observed))
+        error = sqrt(self.sd**2 / self.n_seeds + float(row @ self.covariance @ row))
+        half = float(special.stdtrit(self.freedom, (1 + CONFIDENCE) / 2)) * error
+        residual = seen - predicted
+        p = 2 * float(special.stdtr(self.freedom, -abs(residual) / error)) if error > 0 else nan
+        return Prediction(predicted, seen, residual, residual - half, residual + half, p)
+
+
+def fit(at: Array, losses: Array) -> Fit:
+    """Fit losses (seeds, arms) by the levels (arms, layers).
+
+    The error is that of runs about their arm and seed, not about the fit: were layers to
+    interact, that would be no noise. With one seed there is no other error than that of the fit.
+    """
+    n_seeds, n_arms = losses.shape
+    if at.shape[0] != n_arms or n_arms <= at.shape[1] + 1:
+        raise InputError(f"{n_arms} arms cannot tell the effects of {at.shape[1]} layers")
+    blocks = np.repeat(np.eye(n_seeds), n_arms, axis=0)
+    table = np.hstack((blocks, np.tile(at, (n_seeds, 1))))
+    values = losses.reshape(-1)
+    inverse = np.linalg.inv(table.T @ table)
+    coefficients = inverse @ table.T @ values
+    residual = float(((values - table @ coefficients) ** 2).sum())
+    residual_freedom = len(values) - table.shape[1]
+    noise = losses - losses.mean(0) - losses.mean(1, keepdims=True) + losses.mean()
+    pure, freedom = float((noise**2).sum()), (n_seeds - 1) * (n_arms - 1)
+    lack, p = nan, nan
+    if n_seeds > 1 and pure > 0:
+        more = residual_freedom - freedom
+        lack = (residual - pure) / more / (pure / freedom)
+        p = float(special.fdtrc(more, freedom, lack))
+    else:
+        pure, freedom = residual, residual_freedom
+    variance = pure / freedom
+    return Fit(coefficients, variance * inverse, sqrt(variance), freedom, lack, p, n_seeds)
+
+
+def layer_effects(collected: Collected, point: int = 0) -> LayerEffects | None:
+    """Effects of layers in a factorial study; None in others, and while no seed is complete."""
+    counts = collected.facts.factorial
+    plain = {arm.heads: arm.name for arm in collected.facts.arms if not arm.changes}
+    if counts is None:
+        return None
+    arms = schedules(len(next(iter(plain))), counts.wide, counts.narrow).values()
+    losses = finite(collected.final_loss(point))
+    names = [plain[each.heads] for each in arms if each.heads in plain]
+    whole = losses[names].dropna()
+    if len(names) < len(arms) or whole.empty:
+        return None
+    found = fit(
+        np.array([levels(each, counts.wide, counts.narrow) for each in arms]), whole.to_numpy()
+    )
+    rest = {name: heads for heads, name in plain.items() if name not in names}
+    held = {
+        name: found.predict(levels(HeadSchedule(heads), counts.wide, counts.narrow), own.tolist())
+        for name, heads in rest.items()
+        if not (own := losses.loc[whole.index, name]).isna().any()
+    }
+    seeds = tuple(int(seed) for seed in whole.index)
+    return LayerEffects(
+        found.effects, seeds, found.sd, found.freedom, found.lack_of_fit, found.p, held
+    )

@@ -1,0 +1,157 @@
+"""Processes that train one run together, started by torchrun and followed from outside.
+
+On one machine torchrun starts them. In a Slurm job of several nodes srun starts one torchrun on
+each, all with the same line; they meet at the first node.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from time import sleep
+
+from prism_transformer.core.disk import appended, write_whole
+from prism_transformer.core.errors import InputError
+from prism_transformer.core.progress import Measured, Tell
+from prism_transformer.recipes.files import recipe_toml
+from prism_transformer.study.runs import CellFailed, StudyRun
+from prism_transformer.training.run import METRICS_FILE, Row
+from prism_transformer.training.stopping import Stopped, StopRequest
+
+POLL = 0.5  # seconds between looks at the metrics that the processes write
+PORTS = range(20_000, 40_000)  # to meet at: below those that systems hand out by themselves
+# torchrun passes these on and then waits. By default it knows no SIGUSR1, and kills after 30
+# seconds: less than a large model takes to be saved.
+PATIENT = (
+    *("--signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"),
+    *("--shutdown-timeout", "600"),
+)
+
+
+def log_of(folder: Path) -> Path:
+    """Where to read what went wrong with a run; beside it, for there may be no run."""
+    return folder.with_name(f"{folder.name}.log")
+
+
+def train_together(run: StudyRun, until: int, processes: int, device: str, tell: Tell) -> None:
+    """Train under torchrun, as ``prism train`` would be launched by hand.
+
+    In a process of its own: torchrun's must not inherit what this one holds (a CUDA context, locks,
+    the connection to the queue), and may die without it.
+    """
+    launch = [*launcher(processes, os.environ), "-m", "prism_transformer"]
+    recipe_file = run.folder.with_name(f"{run.folder.name}.toml")
+    if run.begun:
+        launch += ["resume", str(run.folder)]
+    else:
+        run.folder.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(recipe_file, recipe_toml(run.cell.recipe))
+        launch += ["train", str(recipe_file), "--out", str(run.folder)]
+    log = log_of(run.folder)
+    with appended(log) as stream, StopRequest(tell) as stop:
+        job = subprocess.Popen(
+            [*launch, "--until", str(until), "--device", device],
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            preexec_fn=_die_with_parent,
+            start_new_session=True,  # a terminal's Ctrl-C would be the first of two
+        )
+        # Processes share no memory with us: their progress is what they write down of it.
+        for row in _follow(run.folder / METRICS_FILE, job, stop):
+            tell(Measured(row))
+    recipe_file.unlink(missing_ok=True)
+    if job.returncode and stop.requested:
+        raise Stopped(f"stopped {run.cell.name}, saved", stop.signal)
+    if job.returncode:
+        last = log.read_text("utf-8", "replace").strip().splitlines()[-3:]
+        raise CellFailed(f"torchrun exited with {job.returncode}; {log}: {' / '.join(last)}")
+
+
+def _die_with_parent() -> None:
+    """Or torchrun would go on training a cell that the queue has given to another worker."""
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is not None:  # Linux; elsewhere only the queue's heartbeat tells
+        ask_for_signal = 1  # PR_SET_PDEATHSIG
+        prctl(ask_for_signal, signal.SIGTERM)
+
+
+def _pass_on(job: subprocess.Popen[bytes]) -> bool:
+    """Ask processes that train together to save and stop; whether there were any to ask."""
+    if node_count(os.environ) > 1:
+        job.send_signal(signal.SIGUSR1)  # to srun, which brings it to every node
+        return True
+    # Not to torchrun: who asks us to stop has often asked it, too (a terminal, Slurm), and at the
+    # second signal it leaves at once.
+    listed = Path(f"/proc/{job.pid}/task/{job.pid}/children")
+    if not listed.parent.exists():  # no Linux: one signal to torchrun, which passes it on
+        job.terminate()
+        return True
+    children: list[str] = []
+    with suppress(OSError):  # one of them has just ended
+        children += listed.read_text("ascii").split()
+        for number in children:
+            os.kill(int(number), signal.SIGTERM)
+    return bool(children)
+
+
+def _follow(file: Path, job: subprocess.Popen[bytes], stop: StopRequest) -> Iterator[Row]:
+    """New rows of a run's metrics while other processes train it."""
+    asked = False
+    seen = file.stat().st_size if file.exists() else 0
+    rest = b""  # a line that is not written to its end yet
+    while True:
+        # Asked before reading, so that what came between reading and the end is read once more.
+        ended = job.poll() is not None
+        with suppress(FileNotFoundError), file.open("rb") as stream:
+            seen = min(seen, file.stat().st_size)  # going on cuts off what no checkpoint has
+            stream.seek(seen)
+            rest += stream.read()
+            seen = stream.tell()
+        *lines, rest = rest.split(b"\n")
+        for line in lines:
+            with suppress(ValueError):
+                yield json.loads(line)
+        if ended:
+            return
+        if stop.requested and not asked:
+            asked = _pass_on(job)
+        sleep(POLL)
+
+
+def launcher(processes: int, variables: Mapping[str, str]) -> list[str]:
+    """What stands before ``-m prism_transformer``; ``variables`` are the environment's."""
+    nodes = node_count(variables)
+    if processes % nodes:
+        raise InputError(f"{processes} processes do not share {nodes} nodes; give a multiple")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", *PATIENT]
+    here = ["--nproc-per-node", str(processes // nodes)]
+    if nodes == 1:
+        return [*torchrun, "--standalone", *here]
+    job = variables["SLURM_JOB_ID"]
+    host = first_host(variables["SLURM_JOB_NODELIST"])
+    port = PORTS[int(job) % len(PORTS)]  # two jobs may share their first node
+    srun = ["srun", "--nodes", str(nodes), "--ntasks", str(nodes), "--kill-on-bad-exit=1"]
+    if cpus := variables.get("SLURM_CPUS_PER_TASK"):  # which srun takes over from no job
+        srun += ["--cpus-per-task", cpus]
+    # Not --node-rank from SLURM_NODEID, which only a shell on each node could fill in: with c10d
+    # the nodes number themselves, and the line is the same everywhere.
+    meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{host}:{port}", "--rdzv-id", job]
+    return [*srun, *torchrun, "--nnodes", str(nodes), *here, *meeting]
+
+
+def node_count(variables: Mapping[str, str]) -> int:
+    """Nodes of the Slurm job, or of the step of it, that this process is in; 1 outside."""
+    return int(variables.get("SLURM_NNODES", "1"))
+
+
+def first_host(nodes: str) -> str:
+    """The first name in Slurm's short form of many: gpu003 of ``gpu[003-007,9],cpu1``."""
+    return re.sub(r"\[(\w+)[^]]*\]", r"\1", nodes).split(",")[0]

