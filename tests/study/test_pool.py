@@ -39,17 +39,23 @@ def until(happened: Callable[[], object]) -> None:
         time.sleep(0.1)
 
 
-def workers_of(folder: Path) -> dict[int, str]:
-    """Processes that work on a study in this folder, and what CUDA would show each of them."""
+def workers_of(folder: Path, parent: int | None = None) -> dict[int, str]:
+    """Processes that work on a study in this folder, and what CUDA would show each of them.
+
+    A process that a worker starts looks like the worker until it has become what it shall be:
+    ``parent`` leaves only the workers themselves.
+    """
     found = {}
     for place in Path("/proc").glob("[0-9]*"):
         try:
             command = (place / "cmdline").read_bytes().split(b"\0")
             here = (place / "cwd").resolve()
             variables = (place / "environ").read_bytes().split(b"\0")
+            its_parent = int((place / "stat").read_text().rpartition(")")[2].split()[1])
         except OSError:
             continue  # it has ended
-        if b"prism_transformer.study.process" in command and here == folder:
+        ours = parent in (None, its_parent)
+        if ours and b"prism_transformer.study.process" in command and here == folder:
             found[int(place.name)] = next(
                 (each[21:].decode() for each in variables if each.startswith(b"CUDA_VISIBLE_")), ""
             )
@@ -110,7 +116,10 @@ def test_eight_workers_on_eight_devices_have_one_each(
     study = StudyFolder(tiny_plan(tmp_path, data, text), tmp_path / "tiny")
     shares = Shares(tuple(Share(1, (f"GPU-{n}",)) for n in range(8)), "pretended")
     seen: list[list[str]] = []
-    pool = pool_of(study, shares, lambda _event: seen.append(list(workers_of(tmp_path).values())))
+    own = os.getpid()
+    pool = pool_of(
+        study, shares, lambda _event: seen.append(list(workers_of(tmp_path, own).values()))
+    )
     pool.run()
     # One that is done early leaves, and its device goes to another; never to two at a time.
     assert all(len(set(at_once)) == len(at_once) for at_once in seen)

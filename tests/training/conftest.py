@@ -1,12 +1,14 @@
-"""Runs that were left alone, for those that were not to be held against."""
+"""Runs that were left alone, for those that were not to be held against; and a fresh compiler."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch._dynamo
 
-from tests.training.runs import LONG, finish, tiny
+from tests.training.runs import LONG, Counters, finish, tiny
 
 
 @pytest.fixture(scope="session")
@@ -23,3 +25,12 @@ def long_whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("long") / "run"
     finish(folder, tiny(data, *LONG))
     return folder
+
+
+@pytest.fixture
+def compiler() -> Iterator[Counters]:
+    """What the compiler counts from here on: what other tests compiled here is forgotten."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    yield torch._dynamo.utils.counters
+    torch._dynamo.reset()

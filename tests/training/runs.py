@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ from prism_transformer.training.distributed import join_world
 from prism_transformer.training.job import new_job, resumed_job
 from prism_transformer.training.loop import steps
 from prism_transformer.training.run import METRICS_FILE, checkpoints, read_metrics
+
+Counters = Mapping[str, Mapping[str, int]]  # what the compiler counts, by topic
 
 # What a clock or a machine decides.
 VARYING = {"seconds", "data_seconds", "tokens_per_second", "utilisation", "memory_bytes"}

@@ -26,6 +26,7 @@ from prism_transformer.training.device import (
 from prism_transformer.training.job import make_optimizer
 from prism_transformer.training.loop import largest_attention_logits
 from tests.conftest import small_config
+from tests.training.runs import Counters
 
 
 def test_auto_on_a_cpu() -> None:
@@ -148,12 +149,13 @@ def test_other_devices_are_refused_by_name(name: str) -> None:
 
 
 @pytest.mark.slow
-def test_five_widths_compile_for_training_and_validation_without_falling_back() -> None:
+def test_five_widths_compile_for_training_and_validation_without_falling_back(
+    compiler: Counters,
+) -> None:
     config = small_config("1x1 2x1 3x1 6x1 12x1")
     plain, compiled = PrismLM(config), PrismLM(config)
     compile_layers(compiled)
     tokens = torch.randint(300, (2, 65), generator=torch.Generator().manual_seed(0))
-    torch._dynamo.utils.counters.clear()
     for model in (plain, compiled):
         model(tokens[:, :-1], tokens[:, 1:]).backward()
     with torch.no_grad():
@@ -164,14 +166,12 @@ def test_five_widths_compile_for_training_and_validation_without_falling_back() 
         assert one.grad is not None
         assert other.grad is not None
         assert (one.grad - other.grad).abs().max() < 1e-5, name
-    counters = torch._dynamo.utils.counters
-    assert counters["stats"]["unique_graphs"] == 10  # five widths, with gradients and without
-    assert not counters["graph_break"]
-    assert not counters["unimplemented"]
+    assert compiler["stats"]["unique_graphs"] == 10  # five widths, with gradients and without
+    assert not compiler["graph_break"]
+    assert not compiler["unimplemented"]
     settings = device.Settings(torch.device("cpu"), "fp32", True, "")
     looked = largest_attention_logits(compiled, tokens[:1, :-1], settings)
     assert looked == pytest.approx(largest_attention_logits(plain, tokens[:1, :-1], settings))
-    torch._dynamo.reset()
 
 
 def plain_losses(steps: int) -> list[float]:

@@ -28,6 +28,7 @@ from prism_transformer.training.distributed import (
 )
 from prism_transformer.training.job import make_optimizer
 from tests.conftest import small_config
+from tests.training.runs import Counters
 
 CPU = torch.device("cpu")
 N_LARGE = 756_819_456  # parameters, as the paper has it
@@ -43,18 +44,15 @@ def group(backend: str, store: dist.Store, size: int) -> Iterator[None]:
 
 
 @pytest.mark.slow
-def test_a_layer_is_one_graph_under_ddp() -> None:
+def test_a_layer_is_one_graph_under_ddp(compiler: Counters) -> None:
     model = PrismLM(small_config("1x1 2x2 6x1 12x2"))
     compile_layers(model)
     tokens = torch.randint(300, (2, 65), generator=torch.Generator().manual_seed(0))
-    torch._dynamo.utils.counters.clear()
     with group("gloo", dist.HashStore(), 1):
         wrapped = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
         wrapped(tokens[:, :-1], tokens[:, 1:]).backward()
-    counters = torch._dynamo.utils.counters
-    torch._dynamo.reset()
-    assert counters["stats"]["unique_graphs"] == 4  # one for each width
-    assert not counters["graph_break"]
+    assert compiler["stats"]["unique_graphs"] == 4  # one for each width
+    assert not compiler["graph_break"]
 
 
 @pytest.mark.slow
