@@ -14,6 +14,7 @@ from prism_transformer.study.api import collected_of, compare_runs, run_study, w
 from prism_transformer.study.collected import read_collected
 from prism_transformer.study.compare import compare
 from prism_transformer.study.folder import StudyFolder, load_study
+from prism_transformer.study.sharing import Crew
 from tests.study.files import STUDY, write_study
 
 
@@ -31,9 +32,10 @@ def test_what_no_worker_can_use_is_refused_before_anything_is_written(
     tmp_path: Path, data: Path, options: dict[str, Any], reason: str
 ) -> None:
     study = load_study(write_study(tmp_path, data), tmp_path / "here")
-    for verb in (run_study, work_on):
-        with pytest.raises(InputError, match=reason):
-            verb(study, **options)
+    with pytest.raises(InputError, match=reason):
+        run_study(study, **options)
+    with pytest.raises(InputError, match=reason):
+        work_on(study, Crew(**options))
     assert not study.folder.exists()
 
 
@@ -127,5 +129,5 @@ def test_helping_needs_a_study_that_was_begun(tmp_path: Path, data: Path) -> Non
     with pytest.raises(InputError, match="no such study"):
         work_on(study)
     study.begin(study.queue())
-    assert work_on(study, device="cpu") == {}
+    assert work_on(study, Crew("cpu")) == {}
     assert [run.to_do(20) for run in study.runs] == [[], []]

@@ -20,6 +20,7 @@ from prism_transformer.study.collected import (
 from prism_transformer.study.compare import compare
 from prism_transformer.study.folder import StudyFolder, load_study
 from prism_transformer.study.search import search_study
+from prism_transformer.study.sharing import Crew
 from tests.study.files import STAGES, STUDY, learnt, write_study
 
 # What `finished` is of, begun as it might have been: other names, fewer arms, and swept.
@@ -123,7 +124,7 @@ def test_a_search_judges_collected_runs(finished: StudyFolder, tmp_path: Path, d
     folder = kept(finished, tmp_path, seeds="0,1")
     text = STUDY + STAGES + "[search]\nrungs = [0.5]\nkeep = 0.9\n"
     study = load_study(write_study(tmp_path, data, text), tmp_path / "x", with_=[folder])
-    standings = [each for rung in search_study(study, device="cpu") for each in rung.standings]
+    standings = [each for rung in search_study(study, Crew("cpu")) for each in rung.standings]
     assert [(each.step, each.arm) for each in standings] == [
         (10, "uniform"), (10, "prism"), (20, "uniform"), (20, "prism"),
     ]  # fmt: skip
@@ -137,7 +138,7 @@ def test_a_search_judges_collected_runs(finished: StudyFolder, tmp_path: Path, d
     write_collected(folder, Collected(found.facts, early, found.items))
     blind = load_study(study, tmp_path / "y", with_=[folder])
     with pytest.raises(InputError, match="kept: uniform-seed0 has no loss at step 10"):
-        next(search_study(blind, device="cpu"))
+        next(search_study(blind, Crew("cpu")))
     assert not (tmp_path / "y").exists()
 
 

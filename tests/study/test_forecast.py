@@ -14,6 +14,7 @@ from prism_transformer.models.cost import parameters
 from prism_transformer.study.api import run_study, work_on
 from prism_transformer.study.folder import StudyFolder, load_study
 from prism_transformer.study.forecast import forecast
+from prism_transformer.study.sharing import Crew
 from prism_transformer.training import device
 from prism_transformer.training.run import read_metrics
 from tests.study.files import write_study
@@ -38,9 +39,10 @@ def test_more_gpus_than_there_are_is_said_before_anything_starts(
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)  # pretended
     monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda *_, **__: True)
     study = load_study(write_study(tmp_path, data), tmp_path / "here")
-    for verb in (run_study, work_on):
-        with pytest.raises(InputError, match=reason):
-            verb(study, device="cuda", **options)
+    with pytest.raises(InputError, match=reason):
+        run_study(study, device="cuda", **options)
+    with pytest.raises(InputError, match=reason):
+        work_on(study, Crew("cuda", **options))
     assert not study.folder.exists()
 
 
@@ -51,18 +53,18 @@ def test_a_forecast_counts_workers(
     study = StudyFolder(finished.plan, tmp_path / "tiny")
     for run in study.runs:
         shutil.rmtree(run.folder / "checkpoints")
-    alone = forecast(study, "cpu", workers=1).training_seconds
-    assert forecast(study, "cpu", workers=2).training_seconds == pytest.approx(alone / 2)
-    assert forecast(study, "cpu", workers=9).training_seconds == pytest.approx(alone / 4)  # cells
+    alone = forecast(study, Crew("cpu")).training_seconds
+    assert forecast(study, Crew("cpu", 2)).training_seconds == pytest.approx(alone / 2)
+    assert forecast(study, Crew("cpu", 9)).training_seconds == pytest.approx(alone / 4)  # cells
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 4)  # pretended
-    assert forecast(study, "cuda", 2, "auto").training_seconds == pytest.approx(alone / 2)
+    assert forecast(study, Crew("cuda", "auto", 2)).training_seconds == pytest.approx(alone / 2)
 
 
 def test_runs_that_are_there_say_how_fast_the_others_will_be(
     finished: StudyFolder, tmp_path: Path
 ) -> None:
-    assert forecast(finished, "cpu").training_seconds == 0
+    assert forecast(finished, Crew("cpu")).training_seconds == 0
     shutil.copytree(finished.folder, tmp_path / "tiny")
     study = StudyFolder(finished.plan, tmp_path / "tiny")
     shutil.rmtree(study.runs[0].folder)
@@ -73,7 +75,7 @@ def test_runs_that_are_there_say_how_fast_the_others_will_be(
         if row["kind"] == "train"
     ]
     tokens = study.plan.base.n_steps * study.plan.base.train.batch_tokens
-    left = forecast(study, "cpu", workers=1)
+    left = forecast(study, Crew("cpu"))
     assert left.training_seconds == pytest.approx(tokens / median(rates))
     assert left.why == "by the runs that are there"
 
@@ -84,21 +86,21 @@ def test_a_first_guess_compiles_nothing(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(device, "_compiler_problem", refused)
     monkeypatch.setattr(device, "keep_memory", refused)
-    left = forecast(load_study("large", tmp_path / "large"), "cpu")
+    left = forecast(load_study("large", tmp_path / "large"), Crew("cpu", "auto"))
     assert left.training_seconds > 0
     assert left.why == "a guess from matrix products"
     assert not (tmp_path / "large").exists()
 
 
 def test_disk_and_the_papers_machine(finished: StudyFolder, tmp_path: Path) -> None:
-    assert forecast(finished, "cpu").disk_bytes == 0
+    assert forecast(finished, Crew("cpu")).disk_bytes == 0
     shutil.copytree(finished.folder, tmp_path / "tiny")
     study = StudyFolder(finished.plan, tmp_path / "tiny")
     run = study.runs[0]
     files = [file for file in run.folder.rglob("*") if file.is_file() and "eval" not in str(file)]
     taken = sum(file.stat().st_size for file in files)
     shutil.rmtree(run.folder)
-    left = forecast(study, "cpu")
+    left = forecast(study, Crew("cpu", "auto"))
     assert left.disk_bytes == pytest.approx(taken, rel=0.5)
     # 6 N + 12 L d T operations a token, on eight H100 of 989 TFLOP/s at 40 %.
     model, train = run.cell.recipe.model, run.cell.recipe.train

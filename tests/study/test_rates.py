@@ -16,6 +16,7 @@ from prism_transformer.study.api import run_study, tune_study, work_on
 from prism_transformer.study.collected import TuningFacts, read_collected
 from prism_transformer.study.folder import StudyFolder, load_study
 from prism_transformer.study.rates import RATES_FILE, read_rates
+from prism_transformer.study.sharing import Crew
 from prism_transformer.study.slurm import do_cells, submit_study
 from prism_transformer.training.run import METRICS_FILE, checkpoint_folder, create_run
 from tests.study.files import STUDY, write_study
@@ -93,11 +94,11 @@ def test_extending_ends_and_an_end_is_not_taken(tmp_path: Path, data: Path) -> N
         finish(load_study(study), lambda arm, rate: 3 - rate if arm == "prism" else near(arm, rate))
     study = load_study(study)
     assert study.plan.untuned == ["prism"]
-    for verb in (run_study, tune_study):
-        with pytest.raises(
-            InputError, match=r"prism is best at the highest .*0\.016.* never taken"
-        ):
-            verb(study, device="cpu")
+    best = r"prism is best at the highest .*0\.016.* never taken"
+    with pytest.raises(InputError, match=best):
+        run_study(study, device="cpu")
+    with pytest.raises(InputError, match=best):
+        tune_study(study, Crew("cpu"))
     with pytest.raises(InputError, match="never taken"):
         submit_study(study, dry_run=True)
     with pytest.raises(InputError, match="rate of prism is not found yet"):
@@ -158,7 +159,7 @@ def test_slurm_gets_the_tuning_first(tmp_path: Path, data: Path) -> None:
     assert len(first.cells) == 12
     assert "uniform-lr0.001-seed7" in first.script
     with pytest.raises(InputError, match="prism-seed0: waits for its learning rate"):
-        do_cells(study, ["prism-seed0"], device="cpu")
+        do_cells(study, ["prism-seed0"], Crew("cpu"))
     for _ in range(3):
         finish(load_study(study), near)
     then = submit_study(load_study(study), dry_run=True)
@@ -177,7 +178,7 @@ def test_a_study_is_tuned_run_collected_and_goes_on_elsewhere(tmp_path: Path, da
             steps += event.event.row["kind"] == "train"
 
     with pytest.raises(InputError, match="no such study"):
-        work_on(study, device="cpu")
+        work_on(study, Crew("cpu"))
     result = run_study(study, device="cpu", tell=count)
     facts = result.collected.facts
     assert facts.complete

@@ -25,6 +25,7 @@ from prism_transformer.study.search import (
     search_study,
 )
 from prism_transformer.study.sentences import remarks
+from prism_transformer.study.sharing import Crew
 from prism_transformer.study.spec import find_study
 from prism_transformer.training.neighbours import WORKERS, told
 from tests.study.files import STUDY, tiny_plan, write_study
@@ -49,7 +50,7 @@ def searched(plan: Plan, folder: Path) -> tuple[list[Standing], Counter[str]]:
             steps[event.part] += event.event.row["kind"] == "train"
 
     study = StudyFolder(plan, folder)
-    rungs = search_study(study, device="cpu", tell=count)
+    rungs = search_study(study, Crew("cpu"), tell=count)
     return [each for rung in rungs for each in rung.standings], steps
 
 

@@ -17,6 +17,7 @@ from prism_transformer.core.disk import locked
 from prism_transformer.core.errors import InputError
 from prism_transformer.study.api import StudyFolder, load_study
 from prism_transformer.study.runs import StudyRun
+from prism_transformer.study.sharing import Crew
 from prism_transformer.study.slurm import (
     Resources,
     do_cells,
@@ -167,9 +168,9 @@ def test_without_slurm_it_says_so_and_status_says_nothing_of_jobs(
 def test_cells_are_done_by_name_without_a_queue(tmp_path: Path, data: Path) -> None:
     study = load_study(write_study(tmp_path, data), tmp_path / "tiny")
     with pytest.raises(InputError, match="nobody-seed0: is no run of"):
-        do_cells(study, ["nobody-seed0"], device="cpu")
+        do_cells(study, ["nobody-seed0"], Crew("cpu"))
     assert not study.folder.exists()
-    assert do_cells(study, ["prism-seed0"], device="cpu") == {}
+    assert do_cells(study, ["prism-seed0"], Crew("cpu")) == {}
     assert [run.cell.name for run in study.runs if not run.to_do(20)] == ["prism-seed0"]
     assert not (study.folder / "queue.db").exists()
     assert "prism-seed0" not in dry(study)  # what is done is not submitted
@@ -177,13 +178,13 @@ def test_cells_are_done_by_name_without_a_queue(tmp_path: Path, data: Path) -> N
         locked(study.folder / "claims" / "uniform-seed0"),
         pytest.raises(InputError, match="another process"),
     ):
-        do_cells(study, ["uniform-seed0"], device="cpu")
+        do_cells(study, ["uniform-seed0"], Crew("cpu"))
 
 
 def test_a_cell_that_fails_is_told_and_the_others_are_done(tmp_path: Path, data: Path) -> None:
     text = STUDY + 'hot = { schedule = "prism", optim.lr = 1e30 }\n'
     study = load_study(write_study(tmp_path, data, text), tmp_path / "tiny")
-    failures = do_cells(study, ["hot-seed0", "prism-seed0"], device="cpu")
+    failures = do_cells(study, ["hot-seed0", "prism-seed0"], Crew("cpu"))
     assert list(failures) == ["hot-seed0"]
     assert "stopped before the update" in failures["hot-seed0"]
     assert not study.run_of(study.plan.cell("prism", 0, 0)).to_do(20)

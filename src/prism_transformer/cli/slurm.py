@@ -69,7 +69,14 @@ def submit(
     console, opened = make_console(stderr=dry_run), options.open(study, overrides)
     with shown(console) as tell:
         done = submit_study(
-            opened, asked, workers=workers, dry_run=dry_run, tell=tell, **options.how
+            opened,
+            asked,
+            workers=workers,
+            processes=options.processes,
+            device=options.device,
+            heartbeat=options.heartbeat,
+            dry_run=dry_run,
+            tell=tell,
         )
     if not done.script:
         say(console, "nothing to submit: every run is done or has a job")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
 from prism_transformer.cli.compare import print_comparison
 from prism_transformer.cli.study_options import (
-    ALONE,
+    BY_ALL,
     HERE,
     Override,
     Place,
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from prism_transformer.study.folder import StudyFolder
     from prism_transformer.study.plan import Plan
     from prism_transformer.study.search import Standing
+    from prism_transformer.study.sharing import Crew
 
 app = App(
     name="study",
@@ -52,7 +53,7 @@ EXAMPLE = "Example:  prism study"
 
 
 @app.command(help_epilogue=f"{EXAMPLE} run small train.micro_batch=8 --seeds 0,1")
-def run(study: StudyName, /, *overrides: Override, options: WorkHere = ALONE) -> int:
+def run(study: StudyName, /, *overrides: Override, options: WorkHere = BY_ALL) -> int:
     """Do everything that is not done yet, then compare; killed at any moment, call it again.
 
     Exit code 1 when a run failed; the others are finished all the same.
@@ -63,10 +64,10 @@ def run(study: StudyName, /, *overrides: Override, options: WorkHere = ALONE) ->
     from prism_transformer.study.sentences import answer
 
     console, opened = make_console(), options.open(study, overrides)
-    _print_plan(console, opened, options.device, options.processes, options.workers)
+    _print_plan(console, opened, options.crew)
     opened = _tuned(console, opened, options)
     with watched(console, opened) as tell:
-        result = run_study(opened, tell=tell, **options.how)
+        result = run_study(opened, tell=tell, **asdict(options.crew))
     print_comparison(console, result.comparison)
     with console.status("drawing the report"):
         written = report([opened.folder], opened.folder / "report")
@@ -85,7 +86,7 @@ def work(
     study: StudyName,
     /,
     *overrides: Override,
-    options: WorkHere = ALONE,
+    options: WorkHere = BY_ALL,
     cell: tuple[str, ...] | None = None,
 ) -> int:
     """Help with a study that was begun elsewhere, until nothing is left to do.
@@ -102,13 +103,12 @@ def work(
     from prism_transformer.study.api import work_on
     from prism_transformer.study.slurm import do_cells
 
-    opened, how = options.open(study, overrides), options.how
+    opened = options.open(study, overrides)
     with watched(make_console(), opened) as tell:
         if cell:  # here and now: no queue to tell that one is alive, nobody beside it
-            del how["heartbeat"], how["workers"]
-            failures = do_cells(opened, cell, tell=tell, **how)
+            failures = do_cells(opened, cell, replace(options.crew, workers=1), tell=tell)
         else:
-            failures = work_on(opened, tell=tell, **how)
+            failures = work_on(opened, options.crew, tell=tell)
     return 1 if failures else 0
 
 
@@ -132,13 +132,16 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Show the runs of a study, how long they will take, and the disk that they need."""
-    opened = place.open(study, overrides)
+    from prism_transformer.study.forecast import forecast
+    from prism_transformer.study.sharing import Crew
+
+    opened, crew = place.open(study, overrides), Crew(device, workers, processes)
     opened.check()
     first = opened.tuner if opened.plan.untuned else opened
     if begin:
         first.begin(first.queue(), first.left if opened.plan.untuned else None)
     if not as_json:
-        _print_plan(make_console(), opened, device, processes, workers)
+        _print_plan(make_console(), opened, crew)
         return
     rows = [
         {"run": c.name, "arm": c.arm, "point": place.plan.points[c.point], "seed": c.seed}
@@ -146,10 +149,7 @@ def plan(
         for place in ([opened.tuner] if opened.tuning else []) + [opened]
         for c in place.plan.cells
     ]
-    from prism_transformer.study.forecast import forecast
-
-    left = forecast(opened, device, processes, workers)
-    print_json({"runs": rows, "forecast": asdict(left)})
+    print_json({"runs": rows, "forecast": asdict(forecast(opened, crew))})
 
 
 @app.command(help_epilogue=f"{EXAMPLE} status demo")
@@ -237,7 +237,7 @@ def compare(
 
 @app.command(help_epilogue=f"{EXAMPLE} search grid")
 def search(
-    study: StudyName, /, *overrides: Override, options: WorkHere = ALONE, as_json: Json = False
+    study: StudyName, /, *overrides: Override, options: WorkHere = BY_ALL, as_json: Json = False
 ) -> int:
     """Find the best schedules without training all to the end: the study's [search] says how."""
     from prism_transformer.cli.picture import watched
@@ -247,7 +247,7 @@ def search(
     console, opened = make_console(stderr=as_json), options.open(study, overrides)
     standings: list[Standing] = []
     with watched(console, opened) as tell:
-        for rung in search_study(opened, tell=tell, **options.how):
+        for rung in search_study(opened, options.crew, tell=tell):
             say(console, f"\n{rung.table.title}")
             print_table(console, rung.table)
             if rung.beside_others:
@@ -262,7 +262,7 @@ def search(
     fresh = confirming(opened, [each.arm for each in rung.standings if each.kept])
     say(console, f"\nconfirming the best with fresh seeds: {', '.join(map(str, stage.confirm))}")
     with watched(console, fresh) as tell:
-        result = run_study(fresh, tell=tell, **options.how)
+        result = run_study(fresh, tell=tell, **asdict(options.crew))
     print_comparison(console, result.comparison)
     if as_json:
         print_json({"standings": found, "confirmed": result.comparison.to_json()})
@@ -307,13 +307,7 @@ def _tuning_runs(plan: Plan) -> int:
     return len(plan.arms) * len(tune.optim.lr) * len(tune.seeds) if tune else 0
 
 
-def _print_plan(
-    console: Console,
-    study: StudyFolder,
-    device: str,
-    processes: int | None,
-    workers: int | Literal["auto"],
-) -> None:
+def _print_plan(console: Console, study: StudyFolder, crew: Crew) -> None:
     """The arms of a study, how many runs they are, how long those take, and by how many workers."""
     from prism_transformer.study.forecast import forecast, shares_of
 
@@ -331,9 +325,9 @@ def _print_plan(
         ]
         print_table(console, table_of("arms", rows))
     if study.tuning:
-        _print_tuning(console, study, device, processes, workers)
-    shares = shares_of(study, device, processes, workers)
-    left = forecast(study, device, processes, workers)
+        _print_tuning(console, study, crew)
+    shares = shares_of(study, crew)
+    left = forecast(study, crew)
     done = sum(not run.to_do(run.cell.recipe.n_steps) for run in study.runs)
     before = len(study.earlier)
     collected = f" and {before} collected before" if before else ""
@@ -364,19 +358,13 @@ def _tuned(console: Console, study: StudyFolder, options: WorkHere) -> StudyFold
 
     while study.plan.untuned:
         with watched(console, study.tuner) as tell:
-            study = tune_round(study, tell=tell, **options.how)
+            study = tune_round(study, options.crew, tell=tell)
         for name, rate in study.tuning.best.items() if study.tuning else ():
             say(console, f"{name}: best learning rate {rate:g}")
     return study
 
 
-def _print_tuning(
-    console: Console,
-    study: StudyFolder,
-    device: str,
-    processes: int | None,
-    workers: int | Literal["auto"],
-) -> None:
+def _print_tuning(console: Console, study: StudyFolder, crew: Crew) -> None:
     """The runs that find the rates, how long they take, and what is found already."""
     from prism_transformer.study.forecast import forecast
 
@@ -388,7 +376,7 @@ def _print_tuning(
         say(console, f"\ntuned: the learning rate of each arm is found: {best}")
         return
     rates = ", ".join(f"{rate:g}" for rate in stage.optim.lr)
-    expected = forecast(tuner, device, processes, workers)
+    expected = forecast(tuner, crew)
     done = len(tuner.plan.cells) - len(tuner.left)
     say(
         console,

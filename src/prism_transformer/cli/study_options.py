@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter, Token
 from cyclopts.validators import Number
@@ -14,6 +14,7 @@ from prism_transformer.cli.terminal import Device, Whole, whole
 
 if TYPE_CHECKING:
     from prism_transformer.study.folder import StudyFolder
+    from prism_transformer.study.sharing import Crew
 
 StudyName = Annotated[
     str, Parameter(help="A study file, or the name of one that ships (prism study list).")
@@ -108,11 +109,6 @@ class Work(Place):
         ),
     ] = 10
 
-    @property
-    def how(self) -> dict[str, Any]:
-        """What the verbs of a study are told."""
-        return {name: getattr(self, name) for name in ("processes", "device", "heartbeat")}
-
 
 @Parameter(name="*")
 @dataclass(frozen=True)
@@ -122,9 +118,11 @@ class WorkHere(Work):
     workers: Workers = "auto"
 
     @property
-    def how(self) -> dict[str, Any]:
-        """What the verbs of a study are told."""
-        return {**super().how, "workers": self.workers}
+    def crew(self) -> Crew:
+        """The same for the verbs of a study."""
+        from prism_transformer.study.sharing import Crew
+
+        return Crew(self.device, self.workers, self.processes, self.heartbeat)
 
 
-HERE, ALONE = Place(), WorkHere()
+HERE, BY_ALL = Place(), WorkHere()

@@ -25,10 +25,10 @@ from prism_transformer.study.collected import (
 from prism_transformer.study.compare import Comparison, compare
 from prism_transformer.study.folder import Source, StudyFolder, load_study
 from prism_transformer.study.forecast import shares_of
-from prism_transformer.study.queue import HEARTBEAT, Queue
+from prism_transformer.study.queue import Queue
 from prism_transformer.study.runs import INFERENCE, CellFailed
 from prism_transformer.study.sentences import sentences
-from prism_transformer.study.sharing import Workers
+from prism_transformer.study.sharing import ALONE, HEARTBEAT, Crew, Workers
 from prism_transformer.study.spec import packaged_studies
 
 
@@ -76,47 +76,27 @@ def run_study(
     together, as many as the study says when left out. A run that fails does not keep the others
     from being finished.
     """
+    crew = Crew(device, workers, processes, heartbeat)
     opened = load_study(study)
-    check_work(opened, device, processes, heartbeat, workers)
-    opened = tune_study(
-        opened, device=device, workers=workers, processes=processes, heartbeat=heartbeat, tell=tell
-    )
+    check_crew(opened, crew)
+    opened = tune_study(opened, crew, tell=tell)
     prepare_data(opened, tell)
-    queue = opened.queue(heartbeat)
+    queue = opened.queue(crew.heartbeat)
     opened.begin(queue)
-    empty(opened, queue, processes, device, tell, workers)
+    empty(opened, queue, crew, tell)
     collected = opened.collect()
     return StudyResult(collected, compare(collected), _failures(opened))
 
 
-def tune_study(
-    study: Source,
-    *,
-    device: str = "auto",
-    workers: Workers = 1,
-    processes: int | None = None,
-    heartbeat: int = HEARTBEAT,
-    tell: Tell = silent,
-) -> StudyFolder:
+def tune_study(study: Source, crew: Crew = ALONE, *, tell: Tell = silent) -> StudyFolder:
     """Find the learning rate of every arm that has none, as [tune] says; the study with them."""
     opened = load_study(study)
     while opened.plan.untuned:
-        opened = tune_round(
-            opened, device=device, workers=workers, processes=processes, heartbeat=heartbeat,
-            tell=tell,
-        )  # fmt: skip
+        opened = tune_round(opened, crew, tell=tell)
     return opened
 
 
-def tune_round(
-    study: Source,
-    *,
-    device: str = "auto",
-    workers: Workers = 1,
-    processes: int | None = None,
-    heartbeat: int = HEARTBEAT,
-    tell: Tell = silent,
-) -> StudyFolder:
+def tune_round(study: Source, crew: Crew = ALONE, *, tell: Tell = silent) -> StudyFolder:
     """Train what is known to be needed for the rates; the study with those that are found now.
 
     Arms that are best at the end of their rates need more of them: another round.
@@ -125,9 +105,9 @@ def tune_round(
     opened.check_stuck()
     tuner = opened.tuner
     prepare_data(tuner, tell)
-    queue = tuner.queue(heartbeat)
+    queue = tuner.queue(crew.heartbeat)
     tuner.begin(queue, tuner.left)
-    empty(tuner, queue, processes, device, tell, workers)
+    empty(tuner, queue, crew, tell)
     if left := [cell.name for cell, _ in tuner.left]:
         failures = tuner.failures()
         unseen = "is done by a machine whose folders are not here; bring them"
@@ -138,34 +118,23 @@ def tune_round(
     return load_study(opened)
 
 
-def work_on(
-    study: Source,
-    *,
-    device: str = "auto",
-    workers: Workers = 1,
-    processes: int | None = None,
-    heartbeat: int = HEARTBEAT,
-    tell: Tell = silent,
-) -> dict[str, str]:
+def work_on(study: Source, crew: Crew = ALONE, *, tell: Tell = silent) -> dict[str, str]:
     """Help with a study that was begun elsewhere, until nothing is left; why runs failed.
 
     As many processes and machines as there are may do this at once.
     """
     opened = load_study(study)
-    check_work(opened, device, processes, heartbeat, workers)
+    check_crew(opened, crew)
     opened.check()
     if opened.plan.untuned:
-        opened.tuner.queue(heartbeat).check()  # refused where nobody has begun it
-        opened = tune_study(
-            opened, device=device, workers=workers, processes=processes, heartbeat=heartbeat,
-            tell=tell,
-        )  # fmt: skip
-        opened.begin(opened.queue(heartbeat))
-    queue = opened.queue(heartbeat)
+        opened.tuner.queue(crew.heartbeat).check()  # refused where nobody has begun it
+        opened = tune_study(opened, crew, tell=tell)
+        opened.begin(opened.queue(crew.heartbeat))
+    queue = opened.queue(crew.heartbeat)
     queue.check()  # before data are prepared for nothing
     prepare_data(opened, tell)
     # Between two rungs of a search the queue is empty, and more will come.
-    empty(opened, queue, processes, device, tell, workers, stay=True)
+    empty(opened, queue, crew, tell, stay=True)
     return _failures(opened)
 
 
@@ -205,17 +174,15 @@ def compare_runs(runs: Sequence[PathLike[str] | str], baseline: str | None = Non
     return StudyResult(found, compare(found), {})
 
 
-def check_work(
-    study: StudyFolder, device: str, processes: int | None, heartbeat: int, workers: Workers = 1
-) -> None:
+def check_crew(study: StudyFolder, crew: Crew) -> None:
     """Refuse what no worker could use before anything is written."""
     from prism_transformer.training.device import settle
 
-    for name, value in (("processes", processes), ("heartbeat", heartbeat)):
+    for name, value in (("processes", crew.processes), ("heartbeat", crew.heartbeat)):
         if value is not None and value < 1:
             raise InputError(f"{name} = {value}: give at least 1")
-    settle(study.plan.base, device)
-    shares_of(study, device, processes, workers)
+    settle(study.plan.base, crew.device)
+    shares_of(study, crew)
 
 
 def _failures(study: StudyFolder) -> dict[str, str]:
@@ -243,16 +210,7 @@ def prepare_data(study: StudyFolder, tell: Tell) -> None:
         ensure_prepared(recipe, tell=tell)
 
 
-def empty(
-    study: StudyFolder,
-    queue: Queue,
-    processes: int | None,
-    device: str,
-    tell: Tell,
-    workers: Workers = 1,
-    *,
-    stay: bool = False,
-) -> None:
+def empty(study: StudyFolder, queue: Queue, crew: Crew, tell: Tell, *, stay: bool = False) -> None:
     """Work until the queue is empty, and with ``stay`` until a search says that it has ended.
 
     Then measure, with nobody else at work, what only a quiet machine can tell.
@@ -265,11 +223,11 @@ def empty(
     def more() -> bool:
         return stay and not queue.finished()
 
-    together = study.plan.study.processes if processes is None else processes
-    shares = shares_of(study, device, processes, workers)
+    together, device = crew.together(study.plan.study.processes), crew.device
+    shares = shares_of(study, crew)
     on_gpu = bool(shares.each[0].gpus)
     worker = Worker(study.plan, study.folder, together, device, tell)
-    if workers == 1 or (len(shares) == 1 and not on_gpu):  # another process would gain nothing
+    if crew.workers == 1 or (len(shares) == 1 and not on_gpu):  # another process would gain nothing
         queue.work(worker.do, more)
         worker.measure()
         return

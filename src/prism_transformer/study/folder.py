@@ -33,7 +33,7 @@ from prism_transformer.study.collected import (
 )
 from prism_transformer.study.earlier import EarlierRun, find_earlier
 from prism_transformer.study.plan import Cell, Plan, make_plan
-from prism_transformer.study.queue import HEARTBEAT, QUEUE_FILE, Queue, trial_key
+from prism_transformer.study.queue import QUEUE_FILE, Queue, trial_key
 from prism_transformer.study.rates import (
     TUNING,
     Rates,
@@ -44,6 +44,7 @@ from prism_transformer.study.rates import (
 )
 from prism_transformer.study.runs import StudyRun, check_fair, run_of
 from prism_transformer.study.selection import Arms, Seeds, select
+from prism_transformer.study.sharing import HEARTBEAT
 from prism_transformer.study.spec import StudyError, find_study
 from prism_transformer.training.run import reached
 

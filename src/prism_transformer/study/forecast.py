@@ -12,7 +12,7 @@ from time import perf_counter
 from prism_transformer.study.folder import StudyFolder
 from prism_transformer.study.plan import Plan
 from prism_transformer.study.runs import StudyRun
-from prism_transformer.study.sharing import Shares, Workers, need_of, share_out, this_machine
+from prism_transformer.study.sharing import Crew, Shares, need_of, share_out, this_machine
 from prism_transformer.training.run import read_metrics
 
 GUESSED_SHARE = 0.5  # of a plain matrix product's rate that training reaches, for a first guess
@@ -28,22 +28,17 @@ TASK_SIZES = {
 }  # fmt: skip
 
 
-def shares_of(
-    study: StudyFolder,
-    device: str = "auto",
-    processes: int | None = None,
-    workers: Workers = "auto",
-) -> Shares:
+def shares_of(study: StudyFolder, crew: Crew) -> Shares:
     """How workers share this machine for what is left of a study, and why."""
     import torch
 
     from prism_transformer.training.device import find_device
 
-    gpus = torch.cuda.device_count() if find_device(device).type == "cuda" else 0
+    gpus = torch.cuda.device_count() if find_device(crew.device).type == "cuda" else 0
     left = sum(bool(run.queued(run.cell.recipe.n_steps)) for run in study.runs)
-    together = study.plan.study.processes if processes is None else processes
+    together = crew.together(study.plan.study.processes)
     need = need_of((cell.recipe for cell in study.plan.cells), together)
-    return share_out(this_machine(gpus), need, workers, left)
+    return share_out(this_machine(gpus), need, crew.workers, left)
 
 
 def _tokens_left(study: StudyFolder) -> int:
@@ -67,17 +62,12 @@ class Forecast:
     """what the speed of this machine is known from"""
 
 
-def forecast(
-    study: StudyFolder,
-    device: str = "auto",
-    processes: int | None = None,
-    workers: Workers = "auto",
-) -> Forecast:
+def forecast(study: StudyFolder, crew: Crew) -> Forecast:
     """Time on this machine and on the paper's, and disk."""
     from prism_transformer.models.cost import parameters, token_rate, utilisation_flops
     from prism_transformer.schedules.hardware import PEAK_FLOPS
 
-    rate, why = _rate(study, device, processes, workers)
+    rate, why = _rate(study, crew)
     model = study.plan.base.model
     flops = utilisation_flops(model, model.seq_len)
     paper = token_rate(flops, PAPER_GPUS * PEAK_FLOPS["H100"], PAPER_SHARE)
@@ -114,17 +104,15 @@ def _tokens_scored(run: StudyRun) -> int:
     return found
 
 
-def _rate(
-    study: StudyFolder, device: str, processes: int | None, workers: Workers
-) -> tuple[float, str]:
+def _rate(study: StudyFolder, crew: Crew) -> tuple[float, str]:
     """Tokens per second of training on this machine, and what that is based on."""
-    runs, shares = study.runs, shares_of(study, device, processes, workers)
+    runs, shares = study.runs, shares_of(study, crew)
     rows = [row for run in runs if run.begun for row in read_metrics(run.folder)]
     rates = [row["tokens_per_second"] for row in rows if row["kind"] == "train"]
     if rates:
         return median(rates) * len(shares), "by the runs that are there"
     gpus = sum(len(share.gpus) for share in shares.each)
-    return _guessed_rate(study.plan, device, gpus), "a guess from matrix products"
+    return _guessed_rate(study.plan, crew.device, gpus), "a guess from matrix products"
 
 
 def _guessed_rate(plan: Plan, device: str, gpus: int) -> float:

@@ -29,13 +29,13 @@ from prism_transformer.core.errors import InputError
 from prism_transformer.recipe import Recipe, differences
 from prism_transformer.study.plan import Cell, Plan
 from prism_transformer.study.runs import CellFailed, Values
+from prism_transformer.study.sharing import HEARTBEAT
 from prism_transformer.study.storage import LOST, open_storage, shown
 from prism_transformer.training.stopping import Stopped
 
 QUEUE_FILE = "queue.db"
 CLAIMS = "claims"  # a folder for each cell, locked by the worker of this machine that does it
 
-HEARTBEAT = 10  # seconds between signs of life
 PATIENCE = 6  # heartbeats missed before a worker is taken for dead
 POLL = 2.0  # seconds between looks at what others do
 RETRIES = 3  # of a cell whose workers died

@@ -20,13 +20,12 @@ from prism_transformer.core.progress import Note, Tell, silent
 from prism_transformer.core.table import Column, Table, words
 from prism_transformer.recipe import Recipe
 from prism_transformer.recipes.files import changed
-from prism_transformer.study.api import check_work, empty, prepare_data
+from prism_transformer.study.api import check_crew, empty, prepare_data
 from prism_transformer.study.compare import RATES_BESIDE
 from prism_transformer.study.folder import Source, StudyFolder, load_study
 from prism_transformer.study.plan import Arm, Plan
-from prism_transformer.study.queue import HEARTBEAT
 from prism_transformer.study.runs import CellFailed
-from prism_transformer.study.sharing import Workers
+from prism_transformer.study.sharing import ALONE, Crew
 from prism_transformer.study.spec import SearchStage, StudyError
 from prism_transformer.study.statistics import pareto
 from prism_transformer.training.run import read_environment, read_metrics
@@ -90,15 +89,7 @@ class Rung:
         return Table("rung", columns, rows, title=title, note=note)
 
 
-def search_study(
-    study: Source,
-    *,
-    device: str = "auto",
-    workers: Workers = 1,
-    processes: int | None = None,
-    heartbeat: int = HEARTBEAT,
-    tell: Tell = silent,
-) -> Iterator[Rung]:
+def search_study(study: Source, crew: Crew = ALONE, *, tell: Tell = silent) -> Iterator[Rung]:
     """Find the best schedules without training all to the end, as the study's [search] says.
 
     Gives each rung as soon as its arms are judged, and goes on when asked for the next one. Called
@@ -112,16 +103,16 @@ def search_study(
     for each in opened.earlier:  # who has no loss at a rung is refused now, not when it is reached
         for step in steps:
             each.loss_and_rate(step)
-    check_work(opened, device, processes, heartbeat, workers)
+    check_crew(opened, crew)
     prepare_data(opened, tell)
-    queue, alive = opened.queue(heartbeat), list(plan.arms)
+    queue, alive = opened.queue(crew.heartbeat), list(plan.arms)
     opened.begin(queue, [])
     # Workers of other machines find an empty queue between two rungs, and must not leave.
     queue.close(finished=False)
     for step in steps:
         names = {arm.name for arm in alive}
         opened.begin(queue, [(cell, step) for cell in plan.cells if cell.arm in names])
-        empty(opened, queue, processes, device, tell, workers)
+        empty(opened, queue, crew, tell)
         standings = _judge(opened, alive, step, stage.keep)
         if not standings:
             why = "; ".join(opened.failures().values())

@@ -18,6 +18,7 @@ from prism_transformer.models.cost import memory, parameters, size_text
 from prism_transformer.recipe import Recipe
 
 Workers = int | Literal["auto"]
+HEARTBEAT = 10  # seconds between two signs of life of a worker
 
 # Threads that a run on a CPU uses well, by its model's parameters. Two runs on one thread each do
 # at least the work of one run on two: products and the loops between them never split perfectly,
@@ -27,6 +28,25 @@ USED_THREADS = ((10e6, 1), (100e6, 2), (float("inf"), 4))
 # Beside what its model needs: Python, torch and the evaluation harness, 0.56 GB with a tiny model.
 PROCESS_BYTES = 1_000_000_000
 SCRATCH = 1.5  # of the closed form of training memory: kernels' own buffers, the allocator's slack
+
+
+@dataclass(frozen=True)
+class Crew:
+    """Who works on a study here, as a user asks for it."""
+
+    device: str = "auto"
+    workers: Workers = 1
+    """runs side by side; one trains in this process"""
+    processes: int | None = None
+    """that train one run together; None leaves it to the study"""
+    heartbeat: int = HEARTBEAT
+
+    def together(self, study: int) -> int:
+        """Processes of one run; ``study`` are what the study says."""
+        return study if self.processes is None else self.processes
+
+
+ALONE = Crew()
 
 
 @dataclass(frozen=True)

@@ -30,10 +30,11 @@ from prism_transformer.core.disk import locked, read_json, write_whole
 from prism_transformer.core.errors import InputError
 from prism_transformer.core.progress import Tell, silent
 from prism_transformer.core.table import Row, Table, words
-from prism_transformer.study.api import check_work, prepare_data
+from prism_transformer.study.api import check_crew, prepare_data
 from prism_transformer.study.folder import Source, StudyFolder, load_study
-from prism_transformer.study.queue import CLAIMS, HEARTBEAT
+from prism_transformer.study.queue import CLAIMS
 from prism_transformer.study.runs import CellFailed
+from prism_transformer.study.sharing import ALONE, HEARTBEAT, Crew
 
 SLURM = "slurm"  # the folder of all this, in the study's
 JOBS_FILE = "jobs.json"
@@ -167,9 +168,8 @@ def submit_study(
 def do_cells(
     study: Source,
     names: Sequence[str],
+    crew: Crew = ALONE,
     *,
-    device: str = "auto",
-    processes: int | None = None,
     tell: Tell = silent,
 ) -> dict[str, str]:
     """Do the cells of these names here and now, without a queue; why runs failed.
@@ -180,7 +180,7 @@ def do_cells(
     from prism_transformer.study.worker import Worker
 
     opened = load_study(study)
-    check_work(opened, device, processes, HEARTBEAT)
+    check_crew(opened, crew)
     places = {cell.name: (opened, cell) for cell in opened.plan.cells}
     if opened.tuning:
         tuner = opened.tuner
@@ -194,8 +194,8 @@ def do_cells(
     for name in names:
         here, cell = places[name]
         prepare_data(here, tell)
-        together = here.plan.study.processes if processes is None else processes
-        worker = Worker(here.plan, here.folder, together, device, tell)
+        together = crew.together(here.plan.study.processes)
+        worker = Worker(here.plan, here.folder, together, crew.device, tell)
         try:
             with locked(here.folder / CLAIMS / name):  # workers of the queue hold the same
                 worker.do(name, cell.recipe.n_steps)
