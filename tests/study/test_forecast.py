@@ -17,7 +17,7 @@ from prism_transformer.study.forecast import forecast
 from prism_transformer.study.sharing import Crew
 from prism_transformer.training import device
 from prism_transformer.training.run import read_metrics
-from tests.study.files import write_study
+from tests.study.files import STAGES, STUDY, tiny_plan, write_study
 
 
 @pytest.mark.parametrize(
@@ -109,3 +109,16 @@ def test_disk_and_the_papers_machine(finished: StudyFolder, tmp_path: Path) -> N
     tokens = run.cell.recipe.n_steps * train.batch_tokens
     expected = tokens * flops / (8 * 989e12 * 0.4)
     assert left.h100_training_seconds == pytest.approx(expected, rel=0.01)
+
+
+def test_milestones_of_training_are_counted(tmp_path: Path, data: Path) -> None:
+    """Measured at two milestones more: thrice the tokens that go forward, two checkpoints more."""
+    often = STAGES.replace("[loss]", "[loss]\nat = [0.25, 0.5, 1]").partition("[inference]")[0]
+    once = often.replace("at = [0.25, 0.5, 1]\n", "").replace("[analyze]\nsequences = 2", "")
+    often = often.replace("[analyze]\nsequences = 2", "")
+    few, many = (
+        forecast(StudyFolder(tiny_plan(tmp_path, data, STUDY + text), tmp_path / name), Crew("cpu"))
+        for name, text in (("once", once), ("often", often))
+    )
+    assert many.h100_evaluation_seconds == pytest.approx(3 * few.h100_evaluation_seconds)
+    assert many.disk_bytes > 1.5 * few.disk_bytes

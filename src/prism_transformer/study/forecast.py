@@ -11,7 +11,7 @@ from time import perf_counter
 
 from prism_transformer.study.folder import StudyFolder
 from prism_transformer.study.plan import Plan
-from prism_transformer.study.runs import StudyRun
+from prism_transformer.study.runs import INFERENCE, StudyRun
 from prism_transformer.study.sharing import Crew, Shares, need_of, share_out, this_machine
 from prism_transformer.training.run import read_metrics
 
@@ -76,7 +76,9 @@ def forecast(study: StudyFolder, crew: Crew) -> Forecast:
     scored = sum(_tokens_scored(run) for run in study.runs) / 3
     recipes = [run.cell.recipe for run in study.runs if run.step < run.cell.recipe.n_steps]
     kept = sum(
-        BYTES_PER_PARAMETER * parameters(each.model).total * each.run.keep_checkpoints
+        BYTES_PER_PARAMETER
+        * parameters(each.model).total
+        * (each.run.keep_checkpoints + len(each.run.milestones))
         + ROW_BYTES * each.n_steps
         for each in recipes
     )
@@ -86,21 +88,21 @@ def forecast(study: StudyFolder, crew: Crew) -> Forecast:
 def _tokens_scored(run: StudyRun) -> int:
     """Tokens that go through a model in the stages that a run still lacks."""
     recipe, study = run.cell.recipe, run.study
-    todo, seq_len = run.to_do(recipe.n_steps), recipe.model.seq_len
-    found = 0
-    if "loss" in todo and study.loss is not None:
+    seq_len, found = recipe.model.seq_len, 0
+    if study.loss is not None:
         wanted = study.loss.sequences
-        found += recipe.data.val_tokens if wanted is None else wanted * seq_len
-    if "analyze" in todo and study.analyze is not None:
-        found += study.analyze.sequences * seq_len
-    if "inference" in todo and study.inference is not None:
+        each = recipe.data.val_tokens if wanted is None else wanted * seq_len
+        found += each * len(run.lacking("loss"))  # at each milestone of training
+    if study.analyze is not None:
+        found += study.analyze.sequences * seq_len * len(run.lacking("analyze"))
+    if study.eval is not None:
+        sizes = (TASK_SIZES.get(task, (1000, 100)) for task in study.eval.tasks)
+        limit = study.eval.limit
+        each = sum(n * (items if limit is None else min(limit, items)) for items, n in sizes)
+        found += each * len(run.lacking("eval"))
+    if study.inference is not None and INFERENCE in run.to_do(recipe.n_steps):
         each = study.inference.prompt + study.inference.new
         found += 2 * study.inference.rounds * each  # the arm and its baseline
-    if "eval" in todo and study.eval is not None:
-        limit = study.eval.limit
-        for task in study.eval.tasks:
-            items, tokens = TASK_SIZES.get(task, (1000, 100))
-            found += tokens * (items if limit is None else min(limit, items))
     return found
 
 
