@@ -200,3 +200,18 @@ def test_a_study_is_tuned_run_collected_and_goes_on_elsewhere(tmp_path: Path, da
     again = run_study(there, device="cpu", tell=count)
     assert steps == done + 2 * 20
     assert again.collected.final_loss().equals(result.collected.final_loss())
+
+
+@pytest.mark.slow
+def test_helpers_tune_and_then_compare(tmp_path: Path, data: Path) -> None:
+    """Work on a study that is only begun: the rates first, then the runs at them."""
+    wide = TUNE.replace("1e-3, 2e-3, 4e-3", "1.6e-2, 6.4e-2, 0.26").replace("[7, 8]", "[7]")
+    study = tuned(tmp_path, data, wide)
+    study.tuner.begin(study.tuner.queue(), study.tuner.left)
+    assert work_on(study, Crew("cpu")) == {}
+    helped = load_study(study)
+    assert not helped.plan.untuned
+    assert [run.to_do(20) for run in helped.runs] == [[]] * 4
+    alone = load_study(study.plan.file, tmp_path / "alone")
+    expected = run_study(alone, device="cpu").collected.final_loss()
+    assert helped.collect().final_loss().equals(expected)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from prism_transformer.study.sentences import remarks
 from prism_transformer.study.sharing import Crew
 from prism_transformer.study.spec import find_study
 from prism_transformer.training.neighbours import WORKERS, told
+from tests.conftest import Prism
 from tests.study.files import STUDY, tiny_plan, write_study
 from tests.training.runs import tiny
 
@@ -171,3 +173,25 @@ def test_finalists_are_confirmed_on_fresh_seeds(tmp_path: Path, data: Path) -> N
         load_study(write_study(tmp_path, data, text.replace("[5, 6]", "[0, 6]")))
     with pytest.raises(InputError, match="no seeds to `confirm` with"):
         confirming(load_study(write_study(tmp_path, data, STUDY + "[search]\n")), ["prism"])
+
+
+@pytest.mark.slow
+def test_the_best_of_a_search_are_trained_again(tmp_path: Path, data: Path, prism: Prism) -> None:
+    text = STUDY.replace("[0, 1]", "[0]") + 'back = "reversed"\n[search]\nconfirm = [5, 6]\n'
+    file, folder = write_study(tmp_path, data, text), tmp_path / "tiny"
+    done = prism(
+        *("study", "search", str(file), "--out", str(folder), "--device", "cpu"),
+        *("--workers", "1", "--json"),
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    best = {each["arm"] for each in found["standings"] if each["step"] == 20 and each["kept"]}
+    fresh = confirming(load_study(file, folder), sorted(best))
+    assert {run.cell.seed for run in fresh.runs} == {5, 6}
+    assert not [run.to_do(20) for run in fresh.runs if run.to_do(20)]
+    losses = {(run.cell.arm, run.cell.seed): run.values(20)[0] for run in fresh.runs}
+    rows = found["confirmed"]["rows"]
+    assert {row["arm"]["name"] for row in rows} == best - {"uniform"}
+    for row in rows:
+        by_hand = [losses[row["arm"]["name"], seed] - losses["uniform", seed] for seed in (5, 6)]
+        assert row["difference"]["differences"] == pytest.approx(by_hand)

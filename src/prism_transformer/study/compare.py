@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from pydantic import BaseModel
 
 from prism_transformer.core.errors import InputError
 from prism_transformer.core.table import Column, Interval, Row, Spread, Table, Value, words
@@ -186,6 +187,8 @@ class Comparison:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, BaseModel):  # facts of the study, as its collected folder has them
+        value = value.model_dump()
     if isinstance(value, float):
         return value if isfinite(value) else None
     if isinstance(value, dict):
