@@ -6,9 +6,9 @@ derived from it, so the two cannot disagree; only the schedule is written to ``c
 
 from __future__ import annotations
 
+import sys
 from typing import Any, ClassVar
 
-from pydantic import ValidationError
 from transformers import PreTrainedConfig
 
 from prism_transformer.recipe import AttentionScale, ModelConfig, Norm, RopeFrequencies
@@ -167,6 +167,7 @@ class PrismConfig(PreTrainedConfig):
 
     def to_dict(self) -> dict[str, Any]:
         """Every field, and what all layers have in common."""
+        _tell_peft(self.model_type)
         return _without(super().to_dict(), "per_layer_config", "_schedule_chosen")
 
     def to_diff_dict(self) -> dict[str, Any]:
@@ -176,11 +177,7 @@ class PrismConfig(PreTrainedConfig):
     def _derive(self) -> None:
         """Set what transformers reads per layer; a model-wide value only where all layers agree."""
         self._check_rope()
-        try:
-            _ = self.native
-        except ValidationError as error:  # which lists where in ModelConfig it was
-            messages = (each["msg"].removeprefix("Value error, ") for each in error.errors())
-            raise ScheduleError("; ".join(messages)) from None
+        _ = self.native  # which checks it
         layers = self.layer_fields()
         for key in LAYER_FIELDS:
             self.__dict__.pop(key, None)
@@ -224,6 +221,18 @@ class PrismConfig(PreTrainedConfig):
                 f"{key} = {value!r} disagrees with head_schedule = {self.head_schedule!r}, which "
                 "decides it; set head_schedule instead"
             )
+
+
+def _tell_peft(model_type: str) -> None:
+    """List Llama's LoRA targets as ours, for those who give none.
+
+    PEFT asks a config for its fields, then looks its model type up: this is the moment that comes
+    after both were imported, in whichever order. It is not imported for this alone: it is slow.
+    """
+    peft = sys.modules.get("peft.utils.constants")
+    if peft is not None:
+        targets = peft.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
+        targets.setdefault(model_type, targets["llama"])
 
 
 def _without(fields: dict[str, Any], *hidden: str) -> dict[str, Any]:

@@ -9,7 +9,6 @@ G key-value heads of one layer, K width of one head, V vocabulary.
 from __future__ import annotations
 
 import logging
-import sys
 from typing import Any, ClassVar
 
 import torch
@@ -111,13 +110,6 @@ class PrismPreTrainedModel(PreTrainedModel):
         "hidden_states": PrismDecoderLayer,
         "attentions": OutputRecorder(AttentionInterface, index=1),
     }
-
-    def __init__(self, config: PrismConfig, *args: Any, **kwargs: Any) -> None:
-        super().__init__(config, *args, **kwargs)
-        peft = sys.modules.get("peft")  # not imported for this alone: it is slow
-        if peft is not None:  # which lists by model type where LoRA goes when nobody says: Llama's
-            targets = peft.utils.constants.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
-            targets.setdefault(config.model_type, targets["llama"])
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
