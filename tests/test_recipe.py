@@ -83,7 +83,7 @@ def test_shares_of_a_run_that_overlap_are_refused() -> None:
 
 def test_schedule_field_reads_every_notation() -> None:
     for text in ("2x1 12x2", "2,12,12", [2, 12, 12]):
-        config = ModelConfig(schedule=text, d_model=96, h_base=12, d_ff=160)  # type: ignore[arg-type]
+        config = ModelConfig(schedule=text, d_model=96, h_base=12, d_ff=160)
         assert config.schedule.heads == (2, 12, 12)
 
 
@@ -102,4 +102,4 @@ def test_what_would_be_derived_from_a_wrong_value_is_not_blamed(tmp_path: Path) 
     assert "model.schedule = '2y2'" in str(refused.value)
     assert "d_ff" not in str(refused.value)
     with pytest.raises(InputError, match="^ModelConfig: schedule = '2y2': cannot read [^\n]*$"):
-        ModelConfig(schedule="2y2", d_model=64)  # type: ignore[arg-type]
+        ModelConfig(schedule="2y2", d_model=64)

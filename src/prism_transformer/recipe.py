@@ -7,7 +7,7 @@ them from TOML.
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -51,7 +51,13 @@ Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
-class Explained(type(BaseModel)):  # type: ignore[misc]
+if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass
+else:
+    ModelMetaclass = type(BaseModel)  # which has no public name
+
+
+class Explained(ModelMetaclass):
     """What is wrong in ``ModelConfig(...)`` is said as plainly as what is wrong in a file.
 
     Not in ``__init__``: pydantic calls that for the parts of a whole as well, and would lose where
