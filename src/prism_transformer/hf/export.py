@@ -42,7 +42,7 @@ from prism_transformer.hf.load import (
 )
 from prism_transformer.hf.modeling_prism import PrismForCausalLM
 from prism_transformer.hf.names import SCHEDULE, to_llama_names
-from prism_transformer.hf.vllm_plugin import widths_without_kernel
+from prism_transformer.hf.vllm_plugin import cpu_note
 from prism_transformer.model import PrismLM
 from prism_transformer.models.cost import size_text
 from prism_transformer.models.weights import load_model
@@ -226,13 +226,10 @@ def _engines(model: PrismForCausalLM, form: Form) -> str:
         return (
             "Whatever runs a Llama runs this folder: vLLM, llama.cpp's own converter, and others."
         )
-    missing = widths_without_kernel(model.config.native.head_dims)
+    note = cpu_note(model.config.native.head_dims)
     vllm = "- vLLM: `vllm serve path/to/this/folder`, with prism-transformer installed beside it"
-    if missing:
-        widths = ", ".join(map(str, missing))
-        vllm += f"; not on a CPU, for which it has no kernel for heads {widths} wide"
     file = "`prism export path/to/this/folder model.gguf --gguf` makes a file for a stock build"
-    return f"{vllm}.\n- llama.cpp: {file}."
+    return f"{vllm}{note and f' ({note})'}.\n- llama.cpp: {file}."
 
 
 def _numbers(run: Path, checkpoint: Path) -> str:
