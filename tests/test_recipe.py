@@ -101,5 +101,5 @@ def test_what_would_be_derived_from_a_wrong_value_is_not_blamed(tmp_path: Path) 
         load_recipe(file)
     assert "model.schedule = '2y2'" in str(refused.value)
     assert "d_ff" not in str(refused.value)
-    with pytest.raises(InputError, match="^ModelConfig: schedule = '2y2': cannot read [^\n]*$"):
+    with pytest.raises(InputError, match=r"^ModelConfig: schedule = '2y2': cannot read [^\n]*$"):
         ModelConfig(schedule="2y2", d_model=64)

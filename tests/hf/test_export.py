@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from prism_transformer.core.errors import InputError
@@ -22,7 +23,7 @@ from prism_transformer.hf.export import (
     write_hf,
 )
 from prism_transformer.hf.importing import to_native
-from prism_transformer.hf.load import named_model
+from prism_transformer.hf.load import named_model, shipped_models
 from prism_transformer.model import PrismLM
 from prism_transformer.models.weights import fingerprint, load_model, save_model
 from prism_transformer.training.run import Run, checkpoints
@@ -54,6 +55,19 @@ def test_native_to_hugging_face_folder_and_back(
     back = to_native(loaded)
     assert back.config == native.config
     assert fingerprint(back) == fingerprint(native)
+
+
+def test_a_model_that_ships_is_exported_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    export("nano", "hf")
+    shipped = load_file(shipped_models()["nano"] / "model.safetensors")
+    written = load_file("hf/model.safetensors")
+    assert shipped.keys() == written.keys()
+    assert all(torch.equal(shipped[name], written[name]) for name in shipped)
+    with pytest.raises(InputError, match="nano: is a trained model; --seed is for recipes"):
+        export("nano", "again", seed=1)
 
 
 def test_model_card_draws_the_schedule() -> None:

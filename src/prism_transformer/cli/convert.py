@@ -32,7 +32,7 @@ def export(
     ----------
     source
         A run (its newest sound checkpoint), a native model folder, a Prism model of Hugging Face,
-        or a recipe, for its initial weights.
+        a model that ships (nano, nano-uniform), or a recipe, for its initial weights.
     out
         The new folder: config, weights, generation config, tokenizer, model card. With --gguf the
         new file.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from typing import Any, ClassVar
 
-from transformers import PreTrainedConfig
+from transformers import LlamaConfig, PreTrainedConfig
 
 from prism_transformer.recipe import AttentionScale, ModelConfig, Norm, RopeFrequencies
 from prism_transformer.schedule import HeadSchedule, ScheduleError
@@ -60,6 +60,8 @@ class PrismConfig(PreTrainedConfig):
 
     model_type = "prism"
     keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
+    # Modules have Llama's names. A layer's heads are shared out whole: ``check_parallel``.
+    base_model_tp_plan: ClassVar[dict[str, str]] = LlamaConfig.base_model_tp_plan
 
     head_schedule: str = "12x12"
     """heads per layer, as in "3x2 6x2 8x2 12x6"; a list of counts is welcome too"""
@@ -160,6 +162,19 @@ class PrismConfig(PreTrainedConfig):
             dict(zip(LAYER_FIELDS, (heads, heads // self.queries_per_kv, width), strict=True))
             for heads, width in zip(self.schedule.heads, widths, strict=True)
         ]
+
+    def check_parallel(self, n_parts: int) -> None:
+        """Refuse to share a layer's heads out where they do not divide."""
+        for layer, fields in enumerate(self.layer_fields()):
+            n_heads, n_kv_heads, _ = fields.values()
+            if n_kv_heads % n_parts:
+                raise ScheduleError(
+                    f"layer {layer} has {n_heads} heads and {n_kv_heads} of keys and values: "
+                    f"tensor parallelism cannot share them out among {n_parts} processes; take a "
+                    "number that divides every layer's"
+                )
+        if self.rope_frequencies == "split" and n_parts > 1:
+            raise ScheduleError("split rope_frequencies differ by head: no tensor parallelism")
 
     def validate(self) -> None:
         """Run transformers' own checks; those of 5.14 take one head width for granted."""

@@ -39,6 +39,7 @@ from prism_transformer.hf.load import (
     read_config,
     read_model,
     read_tokenizer,
+    shipped_models,
 )
 from prism_transformer.hf.modeling_prism import PrismForCausalLM
 from prism_transformer.hf.names import SCHEDULE, to_llama_names
@@ -104,11 +105,11 @@ def export(
 ) -> Exported:
     """Write a model to a new folder, for Hugging Face and what is built on it.
 
-    ``source`` is a run, a native model folder, a Prism model of Hugging Face, or a recipe, for its
-    initial weights. A run brings its tokenizer along; ``tokenizer``, a Hugging Face one by folder
-    or hub name, stands in its place. ``seed`` is of a recipe's weights. ``form`` is ``prism``;
-    ``code`` with the code beside the weights, for where our package is not; or ``llama``, a plain
-    Llama, of a uniform schedule.
+    ``source`` is a run, a native model folder, a Prism model of Hugging Face, one that ships
+    (``nano``, ``nano-uniform``), or a recipe, for its initial weights. A run brings its tokenizer
+    along; ``tokenizer``, a Hugging Face one by folder or hub name, stands in its place. ``seed`` is
+    of a recipe's weights. ``form`` is ``prism``; ``code`` with the code beside the weights, for
+    where our package is not; or ``llama``, a plain Llama, of a uniform schedule.
     """
     out = Path(out)
     check_new(out)
@@ -132,8 +133,10 @@ def open_export(source: Source, tokenizer: str | None = None, seed: int | None =
     """Read whatever a user exports."""
     words = read_tokenizer(tokenizer, required=True) if tokenizer else None
     place = Path(fspath(source))
+    if not place.exists():
+        place = shipped_models().get(fspath(source), place)
     if place.is_dir() and seed is not None:
-        raise InputError(f"{place}: is a trained model; --seed is for recipes")
+        raise InputError(f"{fspath(source)}: is a trained model; --seed is for recipes")
     if is_run(place):
         return open_run(named_model(source), words)
     if (place / "config.json").is_file():

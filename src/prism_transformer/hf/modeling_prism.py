@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from transformers import (
     GenerationConfig,
     GenerationMixin,
+    LlamaForCausalLM,
     LogitsProcessorList,
     PreTrainedModel,
 )
@@ -148,6 +149,7 @@ class PrismPreTrainedModel(PreTrainedModel):
                 model.config.head_schedule,
             )
         model._check_schedule()
+        model.config.check_parallel(getattr(model, "_tp_size", None) or 1)
         return (model, info) if output_loading_info else model
 
     def resize_token_embeddings(
@@ -266,6 +268,7 @@ class PrismForCausalLM(PrismPreTrainedModel, GenerationMixin):
     """The Prism Transformer as a language model."""
 
     _tied_weights_keys: ClassVar[dict[str, str]] = {"lm_head.weight": "model.embed_tokens.weight"}
+    _tp_plan: ClassVar[dict[str, str]] = LlamaForCausalLM._tp_plan
 
     def __init__(self, config: PrismConfig) -> None:
         super().__init__(config)

@@ -45,6 +45,7 @@ class PrismForCausalLM(TransformersForCausalLM):
         widths = config.native.head_dims
         if current_platform.is_cpu() and kernel_width(max(widths)) is None:
             raise ValueError(f"head_schedule {config.head_schedule}: {cpu_note(widths)}")
+        config.check_parallel(vllm_config.parallel_config.tensor_parallel_size)
         super().__init__(vllm_config=vllm_config, prefix=prefix)
         self.logits_processor.org_vocab_size = config.num_tokens or config.vocab_size
 
