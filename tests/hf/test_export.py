@@ -83,8 +83,8 @@ def test_model_card_draws_the_schedule() -> None:
 def test_model_card_says_which_tools_run_the_folder() -> None:
     narrow, wide = prism(**RAGGED), prism(head_schedule="1x1 3x1")
     assert "vllm serve" in model_card(wide, "mine")
-    assert "no kernel for heads 8, 16, 24, 48 wide" in model_card(narrow, "mine")
-    assert "no kernel" not in model_card(wide, "mine")
+    assert "vLLM pads heads 8 wide to 32, 16 wide to 32" in model_card(narrow, "mine")
+    assert "pads" not in model_card(wide, "mine")
     assert "model.gguf --gguf" in model_card(wide, "mine")
     assert "import prism_transformer.hf" in model_card(wide, "mine")
     assert "trust_remote_code=True" in model_card(wide, "mine", form="code")
