@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from prism_transformer.recipe import ModelConfig
+from prism_transformer.core.errors import InputError
+from prism_transformer.recipe import ModelConfig, Recipe
 from prism_transformer.recipes.files import RecipeError, load_recipe
 from tests.conftest import small_config
 
@@ -47,14 +48,28 @@ def test_a_config_is_frozen() -> None:
         ({"d_model": 100}, "schedule = 2x1 3x1 6x1 12x2: layer 1: 3 heads do not divide"),
         ({"h_base": 5}, "h_base = 5: does not split d_model=96 into heads of even width"),
         ({"queries_per_kv": 2}, "queries_per_kv = 2: layer 1 has 3 heads"),
-        ({"rope_frequencies": "flat"}, "per-width"),
-        ({"norm_eps": 0.0}, "greater than 0"),
-        ({"heads": 12}, "Extra inputs"),
+        ({"rope_frequencies": "flat"}, "ModelConfig: rope_frequencies = 'flat': .*per-width"),
+        ({"norm_eps": 0.0}, r"ModelConfig: norm_eps = 0\.0: .*greater than 0"),
+        ({"n_layer": 12}, "ModelConfig: n_layer: unknown key; known: schedule, d_model, h_base"),
+        ({"dmodel": 96}, r"ModelConfig: dmodel: unknown key; did you mean d_model\?"),
+        ({"d_model": "96"}, "ModelConfig: d_model = '96': .*integer; write digits only"),
     ],
 )
 def test_models_that_cannot_be_are_refused(changes: dict[str, Any], problem: str) -> None:
-    with pytest.raises(ValidationError, match=problem):
+    with pytest.raises(InputError, match=problem) as refused:
         small_config(**changes)
+    assert len(str(refused.value).splitlines()) == 1
+    assert refused.value.__cause__ is None
+
+
+def test_a_whole_made_of_parts_still_says_where_in_it_something_is_wrong() -> None:
+    parts = load_recipe("prism-micro").model_dump()
+    parts["optim"] |= {"lr": -1.0, "rate": 2}
+    with pytest.raises(InputError) as refused:
+        Recipe(**parts)
+    lines = str(refused.value).splitlines()
+    assert lines[0] == "Recipe: optim.lr = -1.0: Input should be greater than 0"
+    assert lines[1].startswith("Recipe: optim.rate: unknown key")
 
 
 def test_shares_of_a_run_that_overlap_are_refused() -> None:
@@ -68,7 +83,7 @@ def test_shares_of_a_run_that_overlap_are_refused() -> None:
 
 def test_schedule_field_reads_every_notation() -> None:
     for text in ("2x1 12x2", "2,12,12", [2, 12, 12]):
-        config = ModelConfig(schedule=text, d_model=96, h_base=12, d_ff=160)  # type: ignore[arg-type]
+        config = ModelConfig(schedule=text, d_model=96, h_base=12, d_ff=160)
         assert config.schedule.heads == (2, 12, 12)
 
 
@@ -86,3 +101,5 @@ def test_what_would_be_derived_from_a_wrong_value_is_not_blamed(tmp_path: Path) 
         load_recipe(file)
     assert "model.schedule = '2y2'" in str(refused.value)
     assert "d_ff" not in str(refused.value)
+    with pytest.raises(InputError, match=r"^ModelConfig: schedule = '2y2': cannot read [^\n]*$"):
+        ModelConfig(schedule="2y2", d_model=64)

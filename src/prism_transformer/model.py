@@ -90,8 +90,7 @@ def rotary_table(positions: Tensor, frequencies: Tensor) -> Tensor:
 def rotary_tables(positions: Tensor, frequencies: Mapping[int, Tensor]) -> dict[int, Tensor]:
     """A table for each head width, at positions (T,) or (B, T).
 
-    Computed anew in each pass: it costs almost nothing, and there is no buffer to move, cast, save
-    or lose.
+    Computed anew in each pass: that costs almost nothing, and there is no buffer to move or lose.
     """
     if positions.dim() == 2:
         positions = positions[:, None]  # (B, T) -> (B, 1, T), broadcast over heads
@@ -196,14 +195,15 @@ class Attention(nn.Module):
 
     def project(self, x: Tensor, table: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Rotated queries (B, H, T, K), rotated keys and plain values (B, G, T, K)."""
-        n_qk = self.n_heads + self.n_kv_heads
-        heads = self.qkv(x).unflatten(-1, (n_qk + self.n_kv_heads, -1))  # (B, T, heads, K)
-        qk, v = heads.split((n_qk, self.n_kv_heads), dim=2)
+        heads = self.qkv(x).unflatten(-1, (-1, self.head_dim))  # (B, T, heads, K)
+        # Of the heads that are here: tensor parallelism gives each process a part of them.
+        n_kv = heads.shape[2] * self.n_kv_heads // (self.n_heads + 2 * self.n_kv_heads)
+        qk, v = heads.split((heads.shape[2] - n_kv, n_kv), dim=2)
         # Turned as it lies in memory; heads come first only as a view. Attention's backward pass
         # then writes gradients in the layout that this one reads, without a copy between them.
         by_head = table[:, None] if table.dim() == 3 else table  # (2, [B,] H or 1, T, K / 2)
         turned = rotate(qk, by_head.transpose(-3, -2))
-        q, k = turned.transpose(1, 2).split((self.n_heads, self.n_kv_heads), dim=1)
+        q, k = turned.transpose(1, 2).split((turned.shape[2] - n_kv, n_kv), dim=1)
         if self.base_width is not None:
             # Adam moves every channel of a head in step, so the logit of a head K wide moves as
             # K / sqrt(K) under attention's own scale. This leaves sqrt(base width) for all.

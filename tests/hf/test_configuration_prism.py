@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from transformers import AutoConfig
 
+from prism_transformer.core.errors import InputError
 from prism_transformer.hf import PrismConfig
 from prism_transformer.hf.configuration_prism import LAYER_FIELDS
 from prism_transformer.recipes.files import load_recipe
@@ -93,14 +94,14 @@ def test_from_pretrained_with_another_schedule(tmp_path: Path) -> None:
 def test_illegal_assignment_is_refused_and_changes_nothing(key: str, value: Any) -> None:
     config = prism_config(**RAGGED)
     before = copy.deepcopy(config.to_dict()), config.layer_fields()
-    with pytest.raises(ScheduleError):
+    with pytest.raises(InputError):
         setattr(config, key, value)
     assert (config.to_dict(), config.layer_fields()) == before
     assert per_layer(config, "num_attention_heads") == [1, 2, 3, 4, 6, 12]
 
 
 def test_the_layer_is_named() -> None:
-    with pytest.raises(ScheduleError, match="layer 1: 5 heads do not divide d_model=96"):
+    with pytest.raises(InputError, match="layer 1: 5 heads do not divide d_model=96"):
         prism_config(head_schedule="1x1 5x5")
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import Tensor
@@ -14,6 +16,7 @@ from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
 from tests.hf.models import EACH, RAGGED, llama_twin, prism, tokens
 
 Fields = dict[str, Any]
+Step = Callable[[Any, Any, Any], tuple[Any, list[Any]]]
 
 
 class Sentences(torch.utils.data.Dataset[dict[str, Tensor]]):
@@ -140,6 +143,58 @@ def test_onnx_with_any_batch_and_length(fields: Fields, tmp_path: Path) -> None:
         found = torch.from_numpy(session.run(None, inputs)[0])
         relative = (found - expected)[mask.bool()].abs().max() / expected.abs().max()
         assert relative <= 1e-5
+
+
+def with_cache(model: Any) -> dict[str, Any]:
+    """What an exporter is shown: new tokens behind a cache."""
+    text = tokens(length=9, batch=3)
+    with torch.no_grad():
+        past = model(text[:, :6], use_cache=True).past_key_values
+    mask = torch.ones_like(text)
+    return {"input_ids": text[:, 6:], "attention_mask": mask, "past_key_values": past}
+
+
+def written_with_cache(model: Any, step: Step, text: Tensor, n_new: int) -> list[list[int]]:
+    """Greedy tokens of a step (new tokens, mask, past) -> (logits, past), from an empty past."""
+    widths = zip(model.config.layer_fields(), model.model.head_dims, strict=True)
+    shapes = [(len(text), layer["num_key_value_heads"], 0, width) for layer, width in widths]
+    past = [numpy.zeros(shape, numpy.float32) for shape in shapes for _ in range(2)]
+    new, known = text, text
+    for _ in range(n_new):
+        logits, past = step(new.numpy(), torch.ones_like(known).numpy(), past)
+        expected = model(known, use_cache=False).logits[:, -1]
+        found = torch.from_numpy(logits[:, -1].copy())
+        assert (found - expected).abs().max() / expected.abs().max() <= 1e-5
+        new = found.argmax(-1, keepdim=True)
+        known = torch.cat((known, new), 1)
+    return known[:, text.shape[1] :].tolist()
+
+
+@pytest.mark.slow
+@EACH
+@torch.no_grad()
+def test_onnx_with_a_cache_writes_as_generate(fields: Fields, tmp_path: Path) -> None:
+    exporters = pytest.importorskip("transformers.exporters.exporter_onnx", reason="too old")
+    import onnxruntime
+
+    model = prism(**fields)
+    options = exporters.OnnxConfig(dynamic=True, output_path=tmp_path / "model.onnx")
+    exporters.OnnxExporter().export(model, with_cache(model), config=options)
+    session = onnxruntime.InferenceSession(
+        tmp_path / "model.onnx", providers=["CPUExecutionProvider"]
+    )
+    names = [each.name for each in session.get_inputs()]
+
+    def step(*inputs: Any) -> tuple[Any, list[Any]]:
+        new, mask, past = inputs
+        logits, *past = session.run(None, dict(zip(names, (new, mask, *past), strict=True)))
+        return logits, past
+
+    for size in ((1, 5), (4, 17)):
+        text = tokens(length=size[1], batch=size[0], seed=1)
+        asked = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False}
+        expected = model.generate(text, **asked, eos_token_id=-1)[:, size[1] :]
+        assert written_with_cache(model, step, text, 6) == expected.tolist()
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from prism_transformer.core.errors import InputError
@@ -22,7 +23,7 @@ from prism_transformer.hf.export import (
     write_hf,
 )
 from prism_transformer.hf.importing import to_native
-from prism_transformer.hf.load import named_model
+from prism_transformer.hf.load import named_model, shipped_models
 from prism_transformer.model import PrismLM
 from prism_transformer.models.weights import fingerprint, load_model, save_model
 from prism_transformer.training.run import Run, checkpoints
@@ -56,6 +57,19 @@ def test_native_to_hugging_face_folder_and_back(
     assert fingerprint(back) == fingerprint(native)
 
 
+def test_a_model_that_ships_is_exported_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    export("nano", "hf")
+    shipped = load_file(shipped_models()["nano"] / "model.safetensors")
+    written = load_file("hf/model.safetensors")
+    assert shipped.keys() == written.keys()
+    assert all(torch.equal(shipped[name], written[name]) for name in shipped)
+    with pytest.raises(InputError, match="nano: is a trained model; --seed is for recipes"):
+        export("nano", "again", seed=1)
+
+
 def test_model_card_draws_the_schedule() -> None:
     card = model_card(prism(**RAGGED), "mine", "Converted.")
     untied = prism(**RAGGED, tie_word_embeddings=False, vocab_size=30_000)
@@ -69,8 +83,8 @@ def test_model_card_draws_the_schedule() -> None:
 def test_model_card_says_which_tools_run_the_folder() -> None:
     narrow, wide = prism(**RAGGED), prism(head_schedule="1x1 3x1")
     assert "vllm serve" in model_card(wide, "mine")
-    assert "no kernel for heads 8, 16, 24, 48 wide" in model_card(narrow, "mine")
-    assert "no kernel" not in model_card(wide, "mine")
+    assert "vLLM pads heads 8 wide to 32, 16 wide to 32" in model_card(narrow, "mine")
+    assert "pads" not in model_card(wide, "mine")
     assert "model.gguf --gguf" in model_card(wide, "mine")
     assert "import prism_transformer.hf" in model_card(wide, "mine")
     assert "trust_remote_code=True" in model_card(wide, "mine", form="code")

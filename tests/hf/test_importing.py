@@ -130,7 +130,7 @@ def test_schedules_that_do_not_fit_a_llama_are_refused() -> None:
     llama = llama_twin(prism(head_schedule="12x3", queries_per_kv=3))
     with pytest.raises(ScheduleError, match="has 2 layers but the model has 3"):
         from_llama(llama, HeadSchedule.parse("12x2"))
-    with pytest.raises(ScheduleError, match="queries_per_kv = 3: layer 0 has 2 heads"):
+    with pytest.raises(InputError, match="queries_per_kv = 3: layer 0 has 2 heads"):
         from_llama(llama, HeadSchedule.parse("2x1 12x2"))
 
 

@@ -11,6 +11,7 @@ from transformers import AutoTokenizer
 
 from prism_transformer.core.errors import InputError
 from prism_transformer.hf.export import open_export
+from prism_transformer.hf.generate import generate
 from prism_transformer.hf.llamacpp import (
     GgufType,
     export_gguf,
@@ -19,7 +20,6 @@ from prism_transformer.hf.llamacpp import (
     rotary_slots,
     write_gguf,
 )
-from prism_transformer.training.generate import generate
 from tests.hf.models import GROUPED, RAGGED, byte_level_tokenizer, prism
 
 TEXT = "a head is a narrow view of the stream, and a stream is a wide view of the heads. " * 40
@@ -133,6 +133,17 @@ def test_a_run_answers_as_prism_generate(trained: Path, tmp_path: Path) -> None:
     found = server(file).handle_completions(asked)["choices"][0]["text"]
     assert prompt + found == expected
     assert len(found) > 5
+
+
+@pytest.mark.slow
+def test_a_model_that_ships_answers_as_prism_generate(tmp_path: Path) -> None:
+    export_gguf("nano", tmp_path / "nano.gguf")
+    llama = server(tmp_path / "nano.gguf")
+    for prompt in ("My fellow citizens", "The war", "In the last year"):
+        expected = generate("nano", prompt, tokens=48, temperature=0.0).text
+        asked = {"prompt": prompt, "n_predict": 48, "temperature": 0}
+        found = llama.handle_completions(asked)["choices"][0]["text"]
+        assert prompt + found == expected
 
 
 def test_one_width_holds_every_frequency_once() -> None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import transformers
+from packaging.version import Version
+from safetensors.torch import save_file
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForQuestionAnswering,
@@ -14,7 +20,10 @@ from transformers import (
     AutoModelForTokenClassification,
 )
 
+from prism_transformer.schedule import ScheduleError
 from tests.hf.models import EACH, RAGGED, byte_level_tokenizer, llama_twin, prism, tokens
+
+ROOT = Path(__file__).parents[2]
 
 Fields = dict[str, Any]
 UNIFORM: Fields = {"head_schedule": "12x3"}
@@ -27,9 +36,12 @@ def both() -> list[Any]:
 
 def test_lora_finds_its_default_targets() -> None:
     from peft import LoraConfig, get_peft_model
+    from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
 
     found = []
     for model in both():
+        # As where PEFT is imported only when the model is there: it does not know us yet.
+        TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING.pop("prism", None)
         lora = LoraConfig(task_type="CAUSAL_LM")
         adapted = get_peft_model(model, lora)
         names = [name for name, _ in adapted.named_parameters() if "lora_A" in name]
@@ -63,6 +75,58 @@ def test_a_model_larger_than_its_devices_is_offloaded(fields: Fields, tmp_path: 
     assert "disk" in set(loaded.hf_device_map.values())
     with torch.no_grad():
         torch.testing.assert_close(loaded(tokens()).logits, model(tokens()).logits)
+
+
+EVEN: dict[str, Fields] = {
+    "ragged": {"head_schedule": "2x1 4x1 6x1 12x1"},
+    "gqa": {"head_schedule": "4x1 8x1 12x1", "queries_per_kv": 2},
+    "uniform": UNIFORM,
+}
+
+
+def shared_out(folder: Path, *names: str) -> subprocess.CompletedProcess[str]:
+    """``tests/hf/parallel.py`` in two processes, over gloo."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
+    line = [*launcher, "-m", "tests.hf.parallel", str(folder), *names]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(line, env=env, cwd=ROOT, capture_output=True, text=True, timeout=600)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    Version(transformers.__version__) < Version("5.19"), reason="it shared out in another way"
+)
+def test_tensor_parallelism_shares_out_every_layers_heads(tmp_path: Path) -> None:
+    models = {name: prism(**fields) for name, fields in EVEN.items()}
+    models["llama"] = llama_twin(models["uniform"])  # beside ours: the measure
+    for name, model in models.items():
+        model.save_pretrained(tmp_path / name)
+        text = tokens()
+        written = model.generate(text, max_new_tokens=8, do_sample=False)
+        out = model(text, labels=text)
+        out.loss.backward()
+        grad = model.model.layers[0].self_attn.q_proj.weight.grad
+        known = {"text": text, "logits": out.logits.detach(), "written": written, "grad": grad}
+        save_file(known, tmp_path / f"{name}.safetensors")
+    done = shared_out(tmp_path, *models)
+    assert done.returncode == 0, done.stderr
+
+    prism(head_schedule="2x1 3x1").save_pretrained(tmp_path / "odd")
+    save_file(known, tmp_path / "odd.safetensors")
+    done = shared_out(tmp_path, "odd")
+    assert done.returncode
+    assert "layer 1 has 3 heads and 3 of keys and values: tensor parallelism" in done.stderr
+
+
+def test_heads_that_do_not_divide_are_refused_before_vllm_shares_them_out() -> None:
+    config = prism(**EVEN["gqa"]).config
+    config.check_parallel(2)
+    with pytest.raises(ScheduleError, match="layer 0 has 4 heads and 2 of keys and values"):
+        config.check_parallel(4)
+    config = prism(head_schedule="12x3", rope_frequencies="split").config
+    config.check_parallel(1)
+    with pytest.raises(ScheduleError, match="split rope_frequencies differ by head"):
+        config.check_parallel(2)
 
 
 @pytest.mark.slow

@@ -30,6 +30,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "uniform": {"head_schedule": "6x3"},
     "ragged": {"head_schedule": "1x1 2x1 3x1 6x1"},
     "gqa": {"head_schedule": "2x1 6x2", "queries_per_kv": 2},
+    "padded": {"head_schedule": "2x1 4x1 8x1 12x1", "queries_per_kv": 2},  # 96, 48, 24, 16 wide
 }
 
 
@@ -38,7 +39,7 @@ def saved(folder: Path, **fields: Any) -> Any:
     words = byte_level_tokenizer("a head is a narrow view of the stream " * 40)
     shape: dict[str, Any] = {"hidden_size": 192, "vocab_size": 384, "num_tokens": len(words)}
     special: dict[str, Any] = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None}
-    model = prism(**shape, **special, **fields)
+    model = prism(**(shape | special | fields))
     model.save_pretrained(folder)
     words.save_pretrained(folder)
     return model
@@ -119,8 +120,22 @@ def test_a_server_answers_an_openai_client_with_the_same_tokens(tmp_path: Path) 
             assert extra.token_ids == greedy(model, prompt)
 
 
-def test_widths_without_a_kernel_are_refused_by_name(tmp_path: Path) -> None:
-    saved(tmp_path, head_schedule="2x1 12x1")  # 96 and 16 wide
+def test_a_model_that_ships_writes_the_same_text_as_prism_generate(tmp_path: Path) -> None:
+    """Its heads are 64, 32 and 16 wide; the last have no kernel and are padded."""
+    from prism_transformer import generate
+    from prism_transformer.hf.export import export
+
+    export("nano", tmp_path / "hf")
+    engine = vllm.LLM(str(tmp_path / "hf"), dtype="float32", max_model_len=128, enforce_eager=True)
+    asked = vllm.SamplingParams(temperature=0.0, max_tokens=48)
+    for prompt in ("My fellow citizens", "The war", "In the last year"):
+        ours = generate("nano", prompt=prompt, tokens=48, temperature=0.0)
+        (found,) = engine.generate([prompt], asked)
+        assert prompt + found.outputs[0].text == ours.text
+
+
+def test_widths_above_every_kernel_are_refused_by_name(tmp_path: Path) -> None:
+    saved(tmp_path, head_schedule="1x1 12x1", hidden_size=768)
     code = (
         "import sys, vllm; "
         "vllm.LLM(sys.argv[1], dtype='float32', max_model_len=128, enforce_eager=True)"
@@ -129,4 +144,4 @@ def test_widths_without_a_kernel_are_refused_by_name(tmp_path: Path) -> None:
         [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True
     )
     assert done.returncode
-    assert "has heads 16 wide; vLLM has CPU kernels for 32, 64" in done.stdout + done.stderr
+    assert "no CPU kernel for heads 768 wide; 512 is most" in done.stdout + done.stderr

@@ -32,7 +32,7 @@ def export(
     ----------
     source
         A run (its newest sound checkpoint), a native model folder, a Prism model of Hugging Face,
-        or a recipe, for its initial weights.
+        a model that ships (nano, nano-uniform), or a recipe, for its initial weights.
     out
         The new folder: config, weights, generation config, tokenizer, model card. With --gguf the
         new file.
@@ -57,12 +57,11 @@ def export(
         _export_gguf(source, out, type_ or "f32", tokenizer, seed)
         return
     from prism_transformer.hf import export as hf
-    from prism_transformer.hf.vllm_plugin import widths_without_kernel
+    from prism_transformer.hf.vllm_plugin import cpu_note
 
     done = hf.export(source, out, tokenizer=tokenizer, seed=seed, form="code" if code else as_)
-    if missing := widths_without_kernel(done.head_dims):
-        widths = ", ".join(map(str, missing))
-        print(f"note: vLLM has no CPU kernel for heads {widths} wide; other engines run them")
+    if note := cpu_note(done.head_dims):
+        print(f"note: {note}")
     print(f"wrote {done.folder}")
 
 

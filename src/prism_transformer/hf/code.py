@@ -33,10 +33,6 @@ from typing import Literal
 from .schedule import HeadSchedule, ScheduleError, head_counts
 
 
-class ValidationError(ValueError):
-    """What pydantic raises where it is in use."""
-
-
 {values}
 
 
@@ -52,9 +48,6 @@ def code_files() -> dict[str, str]:
 
 
 def _relative(text: str) -> str:
-    text = text.replace(
-        "from pydantic import ValidationError", "from .recipe import ValidationError"
-    )
     return re.sub(r"from prism_transformer\.(?:\w+\.)*(\w+) import", r"from .\1 import", text)
 
 

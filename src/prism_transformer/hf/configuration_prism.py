@@ -6,10 +6,10 @@ derived from it, so the two cannot disagree; only the schedule is written to ``c
 
 from __future__ import annotations
 
+import sys
 from typing import Any, ClassVar
 
-from pydantic import ValidationError
-from transformers import PreTrainedConfig
+from transformers import LlamaConfig, PreTrainedConfig
 
 from prism_transformer.recipe import AttentionScale, ModelConfig, Norm, RopeFrequencies
 from prism_transformer.schedule import HeadSchedule, ScheduleError
@@ -60,6 +60,8 @@ class PrismConfig(PreTrainedConfig):
 
     model_type = "prism"
     keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
+    # Modules have Llama's names. A layer's heads are shared out whole: ``check_parallel``.
+    base_model_tp_plan: ClassVar[dict[str, str]] = LlamaConfig.base_model_tp_plan
 
     head_schedule: str = "12x12"
     """heads per layer, as in "3x2 6x2 8x2 12x6"; a list of counts is welcome too"""
@@ -161,12 +163,26 @@ class PrismConfig(PreTrainedConfig):
             for heads, width in zip(self.schedule.heads, widths, strict=True)
         ]
 
+    def check_parallel(self, n_parts: int) -> None:
+        """Refuse to share a layer's heads out where they do not divide."""
+        for layer, fields in enumerate(self.layer_fields()):
+            n_heads, n_kv_heads, _ = fields.values()
+            if n_kv_heads % n_parts:
+                raise ScheduleError(
+                    f"layer {layer} has {n_heads} heads and {n_kv_heads} of keys and values: "
+                    f"tensor parallelism cannot share them out among {n_parts} processes; take a "
+                    "number that divides every layer's"
+                )
+        if self.rope_frequencies == "split" and n_parts > 1:
+            raise ScheduleError("split rope_frequencies differ by head: no tensor parallelism")
+
     def validate(self) -> None:
         """Run transformers' own checks; those of 5.14 take one head width for granted."""
         PreTrainedConfig.validate(self.per_layer_config[0] if self.is_heterogeneous else self)
 
     def to_dict(self) -> dict[str, Any]:
         """Every field, and what all layers have in common."""
+        _tell_peft(self.model_type)
         return _without(super().to_dict(), "per_layer_config", "_schedule_chosen")
 
     def to_diff_dict(self) -> dict[str, Any]:
@@ -176,11 +192,7 @@ class PrismConfig(PreTrainedConfig):
     def _derive(self) -> None:
         """Set what transformers reads per layer; a model-wide value only where all layers agree."""
         self._check_rope()
-        try:
-            _ = self.native
-        except ValidationError as error:  # which lists where in ModelConfig it was
-            messages = (each["msg"].removeprefix("Value error, ") for each in error.errors())
-            raise ScheduleError("; ".join(messages)) from None
+        _ = self.native  # which checks it
         layers = self.layer_fields()
         for key in LAYER_FIELDS:
             self.__dict__.pop(key, None)
@@ -224,6 +236,18 @@ class PrismConfig(PreTrainedConfig):
                 f"{key} = {value!r} disagrees with head_schedule = {self.head_schedule!r}, which "
                 "decides it; set head_schedule instead"
             )
+
+
+def _tell_peft(model_type: str) -> None:
+    """List Llama's LoRA targets as ours, for those who give none.
+
+    PEFT asks a config for its fields, then looks its model type up: this is the moment that comes
+    after both were imported, in whichever order. It is not imported for this alone: it is slow.
+    """
+    peft = sys.modules.get("peft.utils.constants")
+    if peft is not None:
+        targets = peft.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
+        targets.setdefault(model_type, targets["llama"])
 
 
 def _without(fields: dict[str, Any], *hidden: str) -> dict[str, Any]:

@@ -39,10 +39,11 @@ from prism_transformer.hf.load import (
     read_config,
     read_model,
     read_tokenizer,
+    shipped_models,
 )
 from prism_transformer.hf.modeling_prism import PrismForCausalLM
 from prism_transformer.hf.names import SCHEDULE, to_llama_names
-from prism_transformer.hf.vllm_plugin import widths_without_kernel
+from prism_transformer.hf.vllm_plugin import cpu_note
 from prism_transformer.model import PrismLM
 from prism_transformer.models.cost import size_text
 from prism_transformer.models.weights import load_model
@@ -104,11 +105,11 @@ def export(
 ) -> Exported:
     """Write a model to a new folder, for Hugging Face and what is built on it.
 
-    ``source`` is a run, a native model folder, a Prism model of Hugging Face, or a recipe, for its
-    initial weights. A run brings its tokenizer along; ``tokenizer``, a Hugging Face one by folder
-    or hub name, stands in its place. ``seed`` is of a recipe's weights. ``form`` is ``prism``;
-    ``code`` with the code beside the weights, for where our package is not; or ``llama``, a plain
-    Llama, of a uniform schedule.
+    ``source`` is a run, a native model folder, a Prism model of Hugging Face, one that ships
+    (``nano``, ``nano-uniform``), or a recipe, for its initial weights. A run brings its tokenizer
+    along; ``tokenizer``, a Hugging Face one by folder or hub name, stands in its place. ``seed`` is
+    of a recipe's weights. ``form`` is ``prism``; ``code`` with the code beside the weights, for
+    where our package is not; or ``llama``, a plain Llama, of a uniform schedule.
     """
     out = Path(out)
     check_new(out)
@@ -132,8 +133,10 @@ def open_export(source: Source, tokenizer: str | None = None, seed: int | None =
     """Read whatever a user exports."""
     words = read_tokenizer(tokenizer, required=True) if tokenizer else None
     place = Path(fspath(source))
+    if not place.exists():
+        place = shipped_models().get(fspath(source), place)
     if place.is_dir() and seed is not None:
-        raise InputError(f"{place}: is a trained model; --seed is for recipes")
+        raise InputError(f"{fspath(source)}: is a trained model; --seed is for recipes")
     if is_run(place):
         return open_run(named_model(source), words)
     if (place / "config.json").is_file():
@@ -226,13 +229,10 @@ def _engines(model: PrismForCausalLM, form: Form) -> str:
         return (
             "Whatever runs a Llama runs this folder: vLLM, llama.cpp's own converter, and others."
         )
-    missing = widths_without_kernel(model.config.native.head_dims)
+    note = cpu_note(model.config.native.head_dims)
     vllm = "- vLLM: `vllm serve path/to/this/folder`, with prism-transformer installed beside it"
-    if missing:
-        widths = ", ".join(map(str, missing))
-        vllm += f"; not on a CPU, for which it has no kernel for heads {widths} wide"
     file = "`prism export path/to/this/folder model.gguf --gguf` makes a file for a stock build"
-    return f"{vllm}.\n- llama.cpp: {file}."
+    return f"{vllm}{note and f' ({note})'}.\n- llama.cpp: {file}."
 
 
 def _numbers(run: Path, checkpoint: Path) -> str:

@@ -9,7 +9,6 @@ G key-value heads of one layer, K width of one head, V vocabulary.
 from __future__ import annotations
 
 import logging
-import sys
 from typing import Any, ClassVar
 
 import torch
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from transformers import (
     GenerationConfig,
     GenerationMixin,
+    LlamaForCausalLM,
     LogitsProcessorList,
     PreTrainedModel,
 )
@@ -112,13 +112,6 @@ class PrismPreTrainedModel(PreTrainedModel):
         "attentions": OutputRecorder(AttentionInterface, index=1),
     }
 
-    def __init__(self, config: PrismConfig, *args: Any, **kwargs: Any) -> None:
-        super().__init__(config, *args, **kwargs)
-        peft = sys.modules.get("peft")  # not imported for this alone: it is slow
-        if peft is not None:  # which lists by model type where LoRA goes when nobody says: Llama's
-            targets = peft.utils.constants.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
-            targets.setdefault(config.model_type, targets["llama"])
-
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         """As the native model: projections onto the stream start smaller."""
@@ -156,6 +149,7 @@ class PrismPreTrainedModel(PreTrainedModel):
                 model.config.head_schedule,
             )
         model._check_schedule()
+        model.config.check_parallel(getattr(model, "_tp_size", None) or 1)
         return (model, info) if output_loading_info else model
 
     def resize_token_embeddings(
@@ -274,6 +268,7 @@ class PrismForCausalLM(PrismPreTrainedModel, GenerationMixin):
     """The Prism Transformer as a language model."""
 
     _tied_weights_keys: ClassVar[dict[str, str]] = {"lm_head.weight": "model.embed_tokens.weight"}
+    _tp_plan: ClassVar[dict[str, str]] = LlamaForCausalLM._tp_plan
 
     def __init__(self, config: PrismConfig) -> None:
         super().__init__(config)

@@ -7,7 +7,7 @@ layers, norms and attention, and reads heads and widths layer by layer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 ARCHITECTURE = "PrismForCausalLM"
 MODEL = "prism_transformer.hf.vllm_model:PrismForCausalLM"
@@ -24,6 +24,19 @@ def register() -> None:
     vllm.ModelRegistry.register_model(ARCHITECTURE, MODEL)
 
 
-def widths_without_kernel(head_dims: Iterable[int]) -> list[int]:
-    """Head widths of a model that vLLM cannot run on a CPU."""
-    return sorted(set(head_dims) - set(WIDTHS))
+def kernel_width(width: int) -> int | None:
+    """The width a head is padded to on a CPU: the next that has a kernel; None above all."""
+    return next((each for each in WIDTHS if each >= width), None)
+
+
+def cpu_note(head_dims: Sequence[int]) -> str:
+    """What a user of vLLM on a CPU should know of these widths; nothing if all have kernels."""
+    padded = {width: kernel_width(width) for width in sorted(set(head_dims))}
+    if missing := [str(width) for width, kernel in padded.items() if kernel is None]:
+        return f"vLLM has no CPU kernel for heads {', '.join(missing)} wide; {WIDTHS[-1]} is most"
+    others = [f"{width} wide to {kernel}" for width, kernel in padded.items() if width != kernel]
+    if not others:
+        return ""
+    # Heads times width is the same in every layer, so a layer's cache grows as its width does.
+    cache = sum((padded[width] or width) / width for width in head_dims) / len(head_dims)
+    return f"on a CPU vLLM pads heads {', '.join(others)}: {cache:.2f} times the KV cache"

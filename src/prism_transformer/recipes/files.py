@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from prism_transformer.core.disk import write_whole, writing
 from prism_transformer.core.errors import InputError, explain, plain_reason
-from prism_transformer.recipe import Recipe, differences
+from prism_transformer.recipe import Recipe, differences, wrong_values
 from prism_transformer.schedules import paper
 
 PACKAGED = Path(__file__).parent
@@ -94,9 +94,7 @@ def _validated(values: Values, origins: Origins, file: Path) -> Recipe:
     try:
         return Recipe.model_validate(values)
     except ValidationError as error:
-        # What would be derived from a wrong value is not wrong itself.
-        found = [each for each in error.errors() if each["type"] != "default_factory_not_called"]
-        lines = [_explain(details, origins, file) for details in found]
+        lines = [_explain(details, origins, file) for details in wrong_values(error)]
         lines = [line + _steps_hint(line, values) for line in lines]
         raise RecipeError("\n".join(lines)) from None
 
