@@ -11,7 +11,8 @@ import pandas as pd
 
 from prism_transformer.models import cost
 from prism_transformer.recipes.files import load_recipe
-from prism_transformer.reporting.views import View, read_views
+from prism_transformer.reporting.reading import read_views
+from prism_transformer.reporting.views import View
 from prism_transformer.study.collected import Collected, write_collected
 from tests.study.frames import make_collected
 

@@ -13,7 +13,8 @@ import pytest
 
 from prism_transformer.reporting.contents import make_report
 from prism_transformer.reporting.page import to_html
-from prism_transformer.reporting.views import View, read_views
+from prism_transformer.reporting.reading import read_views
+from prism_transformer.reporting.views import View
 from prism_transformer.reporting.write import write_figures
 from tests.reporting.studies import SMALL, TASKS, at_scale, drawn, views_of
 

@@ -22,7 +22,7 @@ from prism_transformer.models.cost import size_text
 from prism_transformer.reporting.contents import Report, StudySection, make_report
 from prism_transformer.reporting.latex import to_latex
 from prism_transformer.reporting.page import to_html, to_text
-from prism_transformer.reporting.views import read_views
+from prism_transformer.reporting.reading import read_views
 
 PAGE, TEXT = "index.html", "report.md"
 RESULTS, DOCUMENT, FIGURES, README = "results", "docs/results.md", "docs/results", "README.md"
