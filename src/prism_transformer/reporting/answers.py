@@ -86,14 +86,12 @@ def _over_points(view: View, rows: Sequence[Contrast]) -> str:
     known = [row.difference for row in rows if row.difference is not None]
     if not known:
         return f"None yet: no seed is complete in both {view.main} and {view.baseline}."
-    lower = sum(gap.mean < 0 for gap in known)
+    lower, n = sum(gap.mean < 0 for gap in known), len(known)
     decided = sum(row.decided for row in rows)
-    settings = f"{len(known)} of {len(rows)} settings" if len(known) < len(rows) else "settings"
-    where = f"{lower} of the {len(known)}" if len(known) == len(rows) else f"{lower} of"
-    sure = "none of it" if not decided else f"{decided} of it"
+    missing = f"; {len(rows) - n} of {len(rows)} have no complete pair" if n < len(rows) else ""
+    sure = f"decided at {decided}" if decided else "undecided at every one"
     return (
-        f"{view.main} ends lower than {view.baseline} in {where} {settings}; {sure} more than "
-        "chance does."
+        f"{view.main} ends lower than {view.baseline} at {lower} of {n} settings, {sure}{missing}."
     )
 
 
