@@ -1,7 +1,8 @@
 """Prism Transformer: progressive head schedules, from the idea to the report.
 
 Build        HeadSchedule, ModelConfig, Attention, PrismLM; load_recipe reads a whole run from TOML
-One run      prepare, train, resume, generate, evaluate, attention_profile, attention_view, pretrained
+One run      prepare, train, resume, generate, evaluate, pretrained to begin from
+Attention    attention_profile measures every head, attention_view shows them over a text
 Many runs    load_study, run_study, submit_study, compare_runs, report
 
 Names load when first used, so that importing the package does not import torch.

@@ -22,7 +22,7 @@ import torch
 
 from prism_transformer.analysis import VIEW_FILE
 from prism_transformer.analysis.profile import Profile
-from prism_transformer.analysis.weights import BLOCKS, TextWeights, block_of, kept, text_weights
+from prism_transformer.analysis.weights import TextWeights, block_of, kept, text_weights
 from prism_transformer.core.characters import visible
 from prism_transformer.core.disk import write_whole, writing
 from prism_transformer.core.errors import InputError
@@ -156,7 +156,8 @@ def check_view_file(file: Path) -> None:
 def _model(one: SeenModel, n: int) -> dict[str, Any]:
     """Everything that the page shows of a model; weights as bytes that it unpacks."""
     profile, length = one.found.profile, len(one.tokens)
-    size = min(length, BLOCKS)
+    blocks = block_of(length)
+    size = blocks[-1] + 1
     lower = np.tril_indices(size)
     parts = [
         part
@@ -179,7 +180,7 @@ def _model(one: SeenModel, n: int) -> dict[str, Any]:
         "tokens": one.tokens,
         "kept": min(n, length),
         "blocks": size,
-        "own_block": block_of(length),
+        "own_block": blocks,
         "packed": b64encode(compress(packed.tobytes(), 9, mtime=0)).decode(),
     }
 

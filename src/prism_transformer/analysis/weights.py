@@ -22,7 +22,7 @@ from prism_transformer.core.errors import InputError
 
 WHOLE = 65_535  # a weight of 1
 LARGEST = 12  # weights of a query that are kept
-BLOCKS = 48  # rows and columns of a head's map
+BLOCKS = 48  # rows and columns of a head's map, at most
 
 Units = NDArray[np.uint16]
 
@@ -99,9 +99,9 @@ def _blocks(weights: Tensor) -> Tensor:
 
 
 def block_of(length: int) -> list[int]:
-    """The block of each position; of a short text each position is one."""
-    n = min(length, BLOCKS)
-    return [t * n // length for t in range(length)]
+    """The block of each position: all of one size but the last; of a short text single ones."""
+    size = -(-length // BLOCKS)
+    return [t // size for t in range(length)]
 
 
 def kept(models: Iterable[TextWeights], n_bytes: int) -> int:

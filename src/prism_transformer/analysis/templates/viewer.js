@@ -112,7 +112,7 @@
     buildText() {
       const text = make("div", {
         class: "text", tabindex: "0", role: "group",
-        "aria-label": `Text of ${this.source}; left and right arrows choose a word`,
+        "aria-label": `Text of ${this.source}; left and right arrows choose a token`,
       });
       this.words = this.tokens.map((token, place) => {
         const word = make("span", {}, token.replaceAll("\n", "\u23ce\n") || "\u00b7");
@@ -243,10 +243,10 @@
       this.row.setAttribute("width", row + 1);
       const rest = WHOLE - found.reduce((sum, each) => sum + each.units, 0);
       const title = make("p");
-      title.append("Word ", make("b", {}, `${this.query}: ${shown(this.tokens[this.query])}`), " attends to");
+      title.append("Token ", make("b", {}, `${this.query}: ${shown(this.tokens[this.query])}`), " attends to");
       const table = make("table");
       const head = table.createTHead().insertRow();
-      head.append(make("th", { scope: "col" }, "word"), make("th", { scope: "col", class: "n" }, "place"), make("th", { scope: "col", class: "n" }, "weight"));
+      head.append(make("th", { scope: "col" }, "token"), make("th", { scope: "col", class: "n" }, "place"), make("th", { scope: "col", class: "n" }, "weight"));
       const body = table.createTBody();
       const line = (...cells) => {
         const added = body.insertRow();
@@ -283,6 +283,11 @@
     const model = new Model({ ...own, same: own.tokens.join("\u0000") }, await unpack(own.packed));
     models.push(model);
   }
-  models.forEach((model) => model.choose(0, 0));
+  // First the head of lowest entropy: its weights are the easiest to see.
+  for (const model of models) {
+    const each = model.statistics.entropy.flatMap((layer, n) => layer.map((value, head) => [value, n, head]));
+    const [, layer, head] = each.reduce((best, one) => (one[0] < best[0] ? one : best));
+    model.choose(layer, head);
+  }
   colour();
 })();
