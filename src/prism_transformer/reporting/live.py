@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Event as Signal
 from threading import Thread
-from time import monotonic
+from time import thread_time
 
 from prism_transformer.core.characters import KEPT, visible
 from prism_transformer.core.disk import write_whole, writing
@@ -25,7 +25,7 @@ from prism_transformer.study.collect import collect
 from prism_transformer.study.folder import StudyFolder
 
 LEAST_SECONDS = 15.0  # between two pages
-SHARE = 0.02  # of the time that drawing may take: training beside it is what matters
+SHARE = 0.05  # of the time that drawing may take: training beside it is what matters
 
 
 def write_live(study: StudyFolder, out: Path) -> Path:
@@ -52,9 +52,9 @@ class _Follower(Thread):
     def run(self) -> None:
         while not self.end.is_set():
             self.news.clear()
-            began = monotonic()
+            began = thread_time()  # what it takes from others, however slow the machine is
             self.write()
-            self.end.wait(max(self.least_seconds, (monotonic() - began) / SHARE))
+            self.end.wait(max(self.least_seconds, (thread_time() - began) / SHARE))
             self.news.wait()
 
     def stop(self) -> None:
