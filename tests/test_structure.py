@@ -34,9 +34,9 @@ LADDERS: dict[str, list[str]] = {
         "forecast", "launch", "worker", "process", "pool", "api", "search", "slurm",
     ],
     "reporting": [
-        "views", "exhibits", "schedules", "training", "contrasts", "rates", "layers", "evaluation",
-        "milestones", "verdicts", "rules", "layer_rules", "claims", "audit", "contents", "latex",
-        "page", "write",
+        "views", "reading", "answers", "exhibits", "schedules", "training", "contrasts", "rates",
+        "layers", "evaluation", "milestones", "verdicts", "rules", "layer_rules", "claims", "audit",
+        "contents", "latex", "page", "write", "live",
     ],
 }  # fmt: skip
 

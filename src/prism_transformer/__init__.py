@@ -1,7 +1,8 @@
 """Prism Transformer: progressive head schedules, from the idea to the report.
 
 Build        HeadSchedule, ModelConfig, Attention, PrismLM; load_recipe reads a whole run from TOML
-One run      prepare, train, resume, generate, evaluate, attention_profile; pretrained to begin from
+One run      prepare, train, resume, generate, evaluate, pretrained to begin from
+Attention    attention_profile measures every head, attention_view shows them over a text
 Many runs    load_study, run_study, submit_study, compare_runs, report
 
 Names load when first used, so that importing the package does not import torch.
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from prism_transformer.analysis.profile import attention_profile as attention_profile
+    from prism_transformer.analysis.viewer import attention_view as attention_view
     from prism_transformer.core.errors import InputError as InputError
     from prism_transformer.data.prepare import Preparation as Preparation
     from prism_transformer.data.prepare import prepare as prepare
@@ -46,6 +48,7 @@ _HOME = {
     "PrismLM": "model",
     "Run": "training.run",
     "attention_profile": "analysis.profile",
+    "attention_view": "analysis.viewer",
     "compare_runs": "study.api",
     "evaluate": "eval.harness",
     "generate": "hf.generate",

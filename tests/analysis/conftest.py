@@ -6,6 +6,9 @@ import pytest
 
 from prism_transformer.analysis.profile import Profile, attention_profile
 from tests.analysis.models import model_of, some_tokens
+from tests.browsing import axe, browser
+
+__all__ = ["axe", "browser", "profile"]  # fixtures
 
 
 @pytest.fixture(scope="session")

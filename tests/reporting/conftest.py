@@ -9,8 +9,11 @@ import pytest
 from prism_transformer.reporting.contents import Report, make_report
 from prism_transformer.reporting.views import View
 from prism_transformer.study.collected import write_collected
+from tests.browsing import axe, browser
 from tests.reporting.again import Numbers
 from tests.reporting.studies import TASKS, at_scale, drawn, views_of
+
+__all__ = ["axe", "browser", "numbers", "report", "views"]  # fixtures
 
 ARMS = {"uniform": "8x8", "prism": "2x2 4x2 8x4", "reversed": "8x4 4x2 2x2"}
 EFFECTS = {"prism": -0.02, "reversed": 0.01}

@@ -11,8 +11,10 @@ import pandas as pd
 
 from prism_transformer.models import cost
 from prism_transformer.recipes.files import load_recipe
-from prism_transformer.reporting.views import View, read_views
-from prism_transformer.study.collected import Collected, write_collected
+from prism_transformer.reporting.reading import read_views
+from prism_transformer.reporting.views import View
+from prism_transformer.study.collected import Collected, FactorialFacts, write_collected
+from prism_transformer.study.factorial import schedules
 from tests.study.frames import make_collected
 
 H100 = {"processor": "Xeon", "cores": 96, "memory_bytes": 2**40, "gpu": "NVIDIA H100", "gpus": 8}
@@ -97,6 +99,20 @@ def with_metric(
         index = 0 if pd.isna(row["index"]) else int(row["index"])
         table.loc[place, "value"] = value(row["arm"], int(row["seed"]), index)
     return replace(collected, table=table)
+
+
+WORTH = [-0.04, -0.03, 0.0, 0.0, 0.0, 0.0, 0.02, 0.03]  # of a wide head, in each layer
+
+
+def factorial() -> Collected:
+    """Arms whose loss is the sum of their layers; Prism is 0.05 better than that."""
+    arms = {name: str(each) for name, each in schedules(8, 1, 4).items()} | {"prism": "1x2 2x2 4x4"}
+    arms = {"wide-none": arms.pop("wide-none"), **arms}
+    wide = {name: [int(n) for n in name.split("-")[1:] if n.isdigit()] for name in arms}
+    effect = {name: sum(WORTH[layer] for layer in wide[name]) for name in arms}
+    effect["prism"] = WORTH[0] + WORTH[1] + (WORTH[2] + WORTH[3]) / 2 - 0.05
+    collected = make_collected(arms=arms, seeds=range(3), effect=effect, noise=0.002, tasks={})
+    return renamed(collected, name="worth", factorial=FactorialFacts(wide=1, narrow=4))
 
 
 def views_of(folder: Path, *studies: Collected) -> list[View]:

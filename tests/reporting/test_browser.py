@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,45 +10,14 @@ import pytest
 
 from prism_transformer.reporting.contents import make_report
 from prism_transformer.reporting.page import to_html
-from prism_transformer.reporting.views import View, read_views
+from prism_transformer.reporting.reading import read_views
+from prism_transformer.reporting.views import View
 from prism_transformer.reporting.write import write_figures
-from tests.reporting.studies import SMALL, TASKS, at_scale, drawn, views_of
-
-AXE = "axe-core@4.14.0"
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-ROOT = Path(__file__).parents[2]
-PHONE, DESK = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
+from tests.browsing import DESK, PHONE, ROOT, Tab, serious
+from tests.reporting.studies import SMALL, TASKS, at_scale, drawn, factorial, views_of
+from tests.reporting.test_page import many
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    program = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if program is None:
-        pytest.skip("no browser: install chromium (apt-get install chromium) to test the page")
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with playwright.sync_playwright() as running:
-        # The sandbox needs privileges that containers do not have; the page is our own.
-        opened = running.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield opened
-        opened.close()
-
-
-@pytest.fixture(scope="module")
-def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The text of axe-core, from node_modules or from npm."""
-    inside = Path("node_modules") / "axe-core" / "axe.min.js"
-    if (ROOT / inside).is_file():
-        return (ROOT / inside).read_text("utf-8")
-    if shutil.which("npm") is None:
-        pytest.skip("no npm, and no axe-core in node_modules: accessibility is not tested")
-    folder = tmp_path_factory.mktemp("npm")
-    command = ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(folder), AXE]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"npm cannot install axe-core: {done.stderr[-200:]}")
-    return (folder / inside).read_text("utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -68,25 +34,11 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_page(folder, views_of(folder, nano, small))
 
 
-def write_page(folder: Path, views: list[View]) -> Path:
-    report = make_report(views)
+def write_page(folder: Path, views: list[View], *, live: bool = False) -> Path:
+    report = make_report(views, live=live)
     file = folder / "index.html"
     file.write_text(to_html(report, write_figures(report, folder, ())), "utf-8")
     return file
-
-
-class Tab:
-    """A page that remembers what it complained about and what it asked for."""
-
-    def __init__(self, browser: Any, file: Path, **context: Any) -> None:
-        self.context = browser.new_context(**({"viewport": DESK} | context))
-        self.page = self.context.new_page()
-        self.errors: list[str] = []
-        self.requests: list[str] = []
-        self.page.on("console", lambda m: self.errors.append(m.text))
-        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
-        self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.goto(file.as_uri())
 
 
 @pytest.fixture
@@ -110,8 +62,11 @@ def test_nothing_is_complained_about_and_nothing_is_fetched(tab: Any, page_file:
 
 
 def test_figures_have_text_alternatives(tab: Any) -> None:
-    figures = tab().page.locator("figure svg")
-    assert figures.count() == 20
+    page = tab().page
+    figures = page.locator("figure svg")
+    # Two of each study stand at its top, all others below.
+    assert figures.count() == page.locator("figure").count() == 21
+    assert page.locator(".front figure").count() == 4
     for place in range(figures.count()):
         assert figures.nth(place).get_attribute("role") == "img"
         assert len(figures.nth(place).get_attribute("aria-label")) > 20
@@ -123,6 +78,8 @@ def test_figures_have_text_alternatives(tab: Any) -> None:
 def test_tables_sort_by_number_and_by_name(tab: Any) -> None:
     page = tab().page
     table = page.locator("#table-ablation table")
+    assert not table.is_visible()
+    page.locator("#table-ablation > summary").click()
     head = table.locator("th", has_text="mean heads")
 
     def column() -> list[float]:
@@ -162,6 +119,7 @@ def test_arms_can_be_switched_off_and_on_with_the_keyboard(tab: Any) -> None:
 def test_arms_switch_without_script_too(tab: Any) -> None:
     page = tab(java_script_enabled=False).page
     row = page.locator("#table-results tr[data-arm]", has_text="reversed").first
+    page.locator("#table-results > summary").click()
     assert row.is_visible()
     page.get_by_role("checkbox", name="reversed").uncheck()
     assert not row.is_visible()
@@ -186,6 +144,88 @@ def test_values_under_the_pointer_and_by_arrow_keys(tab: Any) -> None:
     assert tip.is_hidden()
 
 
+def check_first_screen(page: Any, size: dict[str, int]) -> None:
+    """Question, answer and a whole figure, without scrolling."""
+    for place in ("h1", ".answer", ".front figure svg >> nth=0"):
+        box = page.locator(place).first.bounding_box()
+        assert box["y"] >= 0, place
+        assert box["y"] + box["height"] <= size["height"], place
+        assert box["width"] <= size["width"], place
+
+
+@pytest.mark.parametrize("size", [PHONE, DESK], ids=["phone", "desk"])
+def test_the_first_screen_answers(tab: Any, size: dict[str, int]) -> None:
+    page = tab(viewport=size).page
+    check_first_screen(page, size)
+    if size is DESK:  # both figures beside each other, and every arm's heads
+        boxes = [
+            each.bounding_box() for each in page.locator(".front").first.locator("figure").all()
+        ]
+        assert boxes[0]["y"] == boxes[1]["y"]
+        stairs = page.locator(".stairs").first.bounding_box()
+        assert stairs["y"] + stairs["height"] <= size["height"]
+        assert page.locator(".side nav").bounding_box()["x"] < boxes[0]["x"]
+
+
+def test_every_section_has_an_address_that_opens_it(browser: Any, page_file: Path) -> None:
+    one = Tab(browser, page_file)
+    links = one.page.locator(".side nav a").evaluate_all("all => all.map(a => a.hash.slice(1))")
+    assert {"study-nano", "contrasts-nano", "claims", "tables", "audit"} <= set(links)
+    assert all(one.page.locator(f"[id='{link}']").count() == 1 for link in links)
+    one.page.goto(f"{page_file.as_uri()}#table-runs")
+    assert one.page.locator("#table-runs table").is_visible()
+    one.context.close()
+
+
+def test_a_claim_opens_to_its_rule(tab: Any) -> None:
+    page = tab(java_script_enabled=False).page
+    claim = page.locator("#claims .claims > li").first
+    assert not claim.locator(".rule").is_visible()
+    claim.locator("summary").click()
+    assert claim.locator(".rule").is_visible()
+
+
+CASES = {
+    "factorial": factorial,
+    "sweep": lambda: drawn(points=[{"optim.lr": 10.0**-n} for n in (4, 3, 2)], tasks={}),
+    "sixty arms": many,
+    "one seed": lambda: drawn(seeds=(0,)),
+    "failed runs": lambda: drawn(states={("prism", 0, n): "failed" for n in (0, 1)}),
+    "one run": lambda: drawn(arms={"uniform": "8x8"}, seeds=(0,), tasks={}),
+}
+
+
+@pytest.mark.parametrize("what", CASES)
+def test_first_screens_of_odd_studies(browser: Any, axe: str, tmp_path: Path, what: str) -> None:
+    file = write_page(tmp_path, views_of(tmp_path, CASES[what]()))
+    assert file.stat().st_size < 2_000_000
+    for size, scheme in ((DESK, "light"), (PHONE, "dark")):
+        one = Tab(browser, file, viewport=size, color_scheme=scheme, bypass_csp=True)
+        check_first_screen(one.page, size)
+        assert one.page.evaluate("document.documentElement.scrollWidth") <= size["width"]
+        assert one.errors == []
+        assert serious(one.page, axe) == []
+        one.context.close()
+
+
+def test_a_live_page_reads_itself_anew_and_can_be_stopped(
+    browser: Any, axe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("prism_transformer.reporting.page.REFRESH", 1)
+    file = write_page(tmp_path, views_of(tmp_path, drawn(tasks={})), live=True)
+    one = Tab(browser, file, bypass_csp=True)
+    page = one.page
+    assert serious(page, axe) == []  # a refresh by <meta> would be
+    file.write_text(file.read_text("utf-8").replace("None yet", "Some more"), "utf-8")
+    page.locator(".answer", has_text="Some more").wait_for()
+    page.get_by_role("button", name="stop refreshing").click()
+    file.write_text(file.read_text("utf-8").replace("Some more", "Too late"), "utf-8")
+    page.wait_for_timeout(1500)
+    assert "Some more" in page.locator(".answer").text_content()
+    assert one.errors == []
+    one.context.close()
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", [PHONE, DESK], ids=["phone", "desk"])
 def test_no_sideways_scrolling_in_light_and_dark(
@@ -205,15 +245,7 @@ def test_axe_finds_nothing_serious(tab: Any, axe: str, scheme: str, size: dict[s
     # The page's own policy would refuse a script that is not its own.
     page = tab(viewport=size, color_scheme=scheme, bypass_csp=True).page
     page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true; })")
-    page.evaluate(axe)
-    found = page.evaluate("axe.run({ resultTypes: ['violations'] })")
-    serious = [
-        f"{one['id']}: {one['help']}: {node['html'][:200]} {node.get('failureSummary', '')[:300]}"
-        for one in found["violations"]
-        if one["impact"] in ("serious", "critical")
-        for node in one["nodes"][:3]
-    ]
-    assert serious == [], json.dumps(serious, indent=1)
+    assert serious(page, axe) == []
 
 
 def test_prints(tab: Any, tmp_path: Path) -> None:
@@ -222,7 +254,11 @@ def test_prints(tab: Any, tmp_path: Path) -> None:
     assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF")
     page.emulate_media(media="print")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-    assert not page.locator(".arms").is_visible()
+    assert not page.locator(".side").is_visible()
+    assert page.locator("#table-runs table").is_visible()  # what is folded is on paper
+    order = ["#study-nano", "#contrasts-nano", "#measured-nano", "#claims", "#tables", "#audit"]
+    tops = [page.locator(place).bounding_box()["y"] for place in order]
+    assert tops == sorted(tops)
 
 
 RESULTS = sorted(file.parent for file in ROOT.glob("results/*/study.json"))
@@ -236,9 +272,7 @@ def test_the_page_of_each_committed_study(
     one = Tab(browser, file, viewport=PHONE, bypass_csp=True)
     assert one.page.locator("figure svg[role=img]").count() > 5
     assert one.page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
-    one.page.evaluate(axe)
-    found = one.page.evaluate("axe.run({ resultTypes: ['violations'] })")["violations"]
-    assert [each["id"] for each in found if each["impact"] in ("serious", "critical")] == []
+    assert serious(one.page, axe) == []
     assert one.errors == []
     assert {url for url in one.requests if not url.startswith("data:")} == {file.as_uri()}
     one.context.close()

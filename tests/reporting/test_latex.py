@@ -12,7 +12,7 @@ import pytest
 from prism_transformer.core.table import Column, Table, words
 from prism_transformer.reporting.contents import make_report
 from prism_transformer.reporting.latex import MOST_ROWS, to_latex
-from prism_transformer.reporting.views import read_views
+from prism_transformer.reporting.reading import read_views
 from tests.reporting.studies import TASKS, at_scale, drawn, renamed, views_of
 
 ROOT = Path(__file__).parents[2]

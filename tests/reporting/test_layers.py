@@ -9,31 +9,19 @@ import pytest
 
 from prism_transformer.figures.style import arm_tones
 from prism_transformer.reporting.layers import effects, held_out, layer_figure
-from prism_transformer.study.collected import FactorialFacts
-from prism_transformer.study.factorial import schedules
-from tests.reporting.studies import renamed, views_of
+from tests.reporting.studies import views_of
 from tests.study.frames import make_collected
-
-WORTH = [-0.04, -0.03, 0.0, 0.0, 0.0, 0.0, 0.02, 0.03]
-PRISM = "1x2 2x2 4x4"
 
 
 def test_layers_with_intervals_and_what_is_left_of_prism(tmp_path: Path) -> None:
     """Arms whose loss is the sum of their layers; Prism is 0.05 better than that."""
-    arms = {name: str(each) for name, each in schedules(8, 1, 4).items()} | {"prism": PRISM}
-    base = next(name for name in arms if name == "wide-none")
-    arms = {base: arms.pop(base), **arms}
-    wide = {name: [int(n) for n in name.split("-")[1:] if n.isdigit()] for name in arms}
-    effect = {name: sum(WORTH[layer] for layer in wide[name]) for name in arms}
-    effect["prism"] = WORTH[0] + WORTH[1] + (WORTH[2] + WORTH[3]) / 2 - 0.05
-    collected = make_collected(arms=arms, seeds=range(3), effect=effect, noise=0.002, tasks={})
-    counts = FactorialFacts(wide=1, narrow=4)
-    views = views_of(tmp_path, renamed(collected, name="worth", factorial=counts))
+    views = views_of(tmp_path, factorial())
+    base, arms = views[0].baseline, views[0].arms
     found = effects(views)
     assert [row["effect"] for row in found.rows] == pytest.approx(WORTH, abs=0.003)
     (row,) = held_out(views).rows
     assert (row["arm"], row["residual"]) == ("prism", pytest.approx(-0.05, abs=0.004))
-    tones = arm_tones([base], list(arms))
+    tones = arm_tones([base], arms)
     drawn = layer_figure(views[0], tones)
     assert drawn is not None
     assert drawn.chart is not None

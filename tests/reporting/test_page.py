@@ -86,7 +86,7 @@ def test_odd_studies_give_a_sensible_page(tmp_path: Path, what: str) -> None:
     page = page_of(tmp_path, ODD[what]())
     ids = [attributes["id"] for _, attributes in page.tags if attributes.get("id")]
     assert len(ids) == len(set(ids))
-    assert {"claims", "tables", "scales", "audit", "main"} <= set(ids)
+    assert {"claims", "tables", "audit", "main"} <= set(ids)
     text = " ".join(page.words)
     assert not re.search(r"\bnan\b|\binf\b|\bNone\b", text.replace("loss is <nan>", ""))
     assert (tmp_path / "report.md").read_text("utf-8").startswith("# Prism Transformer")

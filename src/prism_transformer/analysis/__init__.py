@@ -6,3 +6,4 @@ runs a model, ours or another Hugging Face model, and gathers.
 """
 
 PROFILE_FILE = "attention.json"
+VIEW_FILE = "attention.html"

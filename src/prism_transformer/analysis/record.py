@@ -25,6 +25,8 @@ from prism_transformer.model import PrismLM, causal_attention
 
 Array = np.ndarray
 Watch = AbstractContextManager[Callable[[Tensor], None]]
+See = Callable[[int, Tensor, Tensor, Tensor, float | None, int | None], None]
+"""Takes a layer's queries, keys and outputs (B, H, T, K), its scale and its window."""
 
 EFFECTIVE_RANK = "effective_rank"
 NAME = "prism_measure"  # of our function in transformers' interface
@@ -132,31 +134,36 @@ def _effective_ranks(outer: Tensor) -> Array:
     return torch.special.entr(shares).sum(-1).exp().cpu().numpy()
 
 
-@torch.no_grad()
 def record(model: nn.Module, batches: Iterable[Tensor], effective_rank: bool = False) -> Recorder:
     """Run batches of tokens (B, T) through a Prism model or any Hugging Face causal LM.
 
     All sequences have one length and no padding. The model's own computation is not changed.
     """
     recorder = Recorder(effective_rank)
+    watch(model, batches, recorder)
+    return recorder
+
+
+@torch.no_grad()
+def watch(model: nn.Module, batches: Iterable[Tensor], see: See) -> None:
+    """Run batches of tokens (B, T) through a model while ``see`` is shown each layer."""
     training = model.training
     model.eval()
     try:
-        with _watched(model, recorder) as run:
+        with _watched(model, see) as run:
             for tokens in batches:
                 _check_length(model, tokens.shape[1])
                 run(tokens.to(next(model.parameters()).device))
     finally:
         model.train(training)
-    return recorder
 
 
-def _watched(model: nn.Module, recorder: Recorder) -> Watch:
-    """A function that runs tokens (B, T) through the model while the recorder sees each layer."""
+def _watched(model: nn.Module, see: See) -> Watch:
+    """A function that runs tokens (B, T) through the model while each layer is seen."""
     if isinstance(model, PrismLM):
-        return _watched_prism(model, recorder)
+        return _watched_prism(model, see)
     if isinstance(model, PreTrainedModel):
-        return _watched_any(model, recorder)
+        return _watched_any(model, see)
     raise InputError(f"{type(model).__name__}: is neither a Prism model nor a Hugging Face one")
 
 
@@ -170,13 +177,13 @@ def _check_length(model: Any, length: int) -> None:
 
 
 @contextmanager
-def _watched_prism(model: PrismLM, recorder: Recorder) -> Iterator[Callable[[Tensor], None]]:
+def _watched_prism(model: PrismLM, see: See) -> Iterator[Callable[[Tensor], None]]:
     def run(tokens: Tensor) -> None:
         layers = iter(range(len(model.layers)))
 
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             y = causal_attention(q, k, v)
-            recorder(next(layers), q, k, y)
+            see(next(layers), q, k, y, None, None)
             return y
 
         model.hidden(model.embedding(tokens), attend=attend)
@@ -187,9 +194,9 @@ def _watched_prism(model: PrismLM, recorder: Recorder) -> Iterator[Callable[[Ten
 
 
 @contextmanager
-def _watched_any(model: Any, recorder: Recorder) -> Iterator[Callable[[Tensor], None]]:
+def _watched_any(model: Any, see: See) -> Iterator[Callable[[Tensor], None]]:
     seen: set[int] = set()
-    AttentionInterface.register(NAME, _measuring(recorder, seen))
+    AttentionInterface.register(NAME, _measuring(see, seen))
     AttentionMaskInterface.register(NAME, sdpa_mask)
     before = model.config._attn_implementation
     try:
@@ -211,7 +218,7 @@ def _watched_any(model: Any, recorder: Recorder) -> Iterator[Callable[[Tensor], 
         model.set_attn_implementation(before)
 
 
-def _measuring(record: Recorder, seen: set[int]) -> Callable[..., tuple[Tensor, None]]:
+def _measuring(see: See, seen: set[int]) -> Callable[..., tuple[Tensor, None]]:
     def attend(
         module: Any,
         query: Tensor,
@@ -233,7 +240,7 @@ def _measuring(record: Recorder, seen: set[int]) -> Callable[..., tuple[Tensor, 
         )
         if key.shape[-2] != query.shape[-2]:
             raise InputError(f"layer {layer} attends to a cache; measure without one")
-        record(layer, query, key, y.transpose(1, 2), scaling, window)
+        see(layer, query, key, y.transpose(1, 2), scaling, window)
         seen.add(layer)
         return y, None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -50,6 +51,7 @@ def analyze(
     effective_rank: bool = False,
     statistic: str = "distance",
     figure: Path | None = None,
+    view: Path | None = None,
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
@@ -76,6 +78,9 @@ def analyze(
         excess, entropy or effective_rank.
     figure
         Also draw it here: .svg, .png or .pdf.
+    view
+        Instead, write a page that looks into one text: every head, and its weights over the words.
+        Ends in .html; one model, or two with --compare.
     """
     from prism_transformer.analysis.profile import attention_profile, layer_figure, layer_table
     from prism_transformer.cli.progress import shown
@@ -83,6 +88,10 @@ def analyze(
 
     _check(sources, statistic, effective_rank)
     keep_memory()
+    if view is not None:
+        pair = _pair(sources, compare or (), figure)
+        _view(pair, view, statistic, text, length, checkpoint, device, as_json)
+        return
     with shown(make_console(stderr=True)) as tell:
         measure = partial(
             attention_profile,
@@ -112,6 +121,47 @@ def analyze(
     written = (f"wrote {place}" for place in (*(p.file for p in profiles), figure) if place)
     for line in (read, *written):
         say(console, line)
+
+
+def _pair(sources: Sequence[str], compare: Sequence[str], figure: Path | None) -> Sequence[str]:
+    """The models of a view: one, or two."""
+    if len(sources) > 1 or len(compare) > 1:
+        raise InputError("--view: shows one model, or two with --compare; name one for each")
+    if figure is not None:
+        raise InputError("--view and --figure: give one of them")
+    return (*sources, *compare)
+
+
+def _view(
+    pair: Sequence[str],
+    file: Path,
+    statistic: str,
+    text: str | None,
+    length: int | None,
+    checkpoint: str | None,
+    device: str,
+    as_json: bool,
+) -> None:
+    """Write the page of one text, and say what the heads do on it."""
+    from prism_transformer.analysis.profile import layer_table
+    from prism_transformer.analysis.viewer import attention_view, check_view_file
+    from prism_transformer.cli.progress import shown
+
+    check_view_file(file)
+    with shown(make_console(stderr=True)) as tell:
+        found = attention_view(
+            *pair, text=text, length=length, checkpoint=checkpoint, device=device, tell=tell
+        )
+    written = found.write(file)
+    first, *second = found.profiles
+    if as_json:
+        print_json({"view": str(written), "profiles": [each.to_json() for each in found.profiles]})
+        return
+    console = make_console()
+    if first.seq_len == second[0].seq_len if second else True:  # tokenizers may cut differently
+        print_table(console, layer_table([first], second, statistic))
+    say(console, f"one text of {first.seq_len} tokens, last half of it; {found.models[0].text}")
+    say(console, f"wrote {written}")
 
 
 def _check(sources: tuple[str, ...], statistic: str, effective_rank: bool) -> None:

@@ -12,6 +12,7 @@ from prism_transformer.cli.compare import print_comparison
 from prism_transformer.cli.study_options import (
     BY_ALL,
     HERE,
+    Begin,
     Override,
     Place,
     Processes,
@@ -59,18 +60,21 @@ def run(study: StudyName, /, *overrides: Override, options: WorkHere = BY_ALL) -
     Exit code 1 when a run failed; the others are finished all the same.
     """
     from prism_transformer.cli.picture import watched
-    from prism_transformer.reporting.write import report
+    from prism_transformer.reporting.live import live_page
+    from prism_transformer.reporting.write import PAGE, report
     from prism_transformer.study.api import run_study
     from prism_transformer.study.sentences import answer
 
     console, opened = make_console(), options.open(study, overrides)
     _print_plan(console, opened, options.crew)
     opened = _tuned(console, opened, options)
-    with watched(console, opened) as tell:
-        result = run_study(opened, tell=tell, **asdict(options.crew))
+    out = opened.folder / "report"
+    say(console, f"page, while runs come in: {(out / PAGE).resolve().as_uri()}")
+    with watched(console, opened) as tell, live_page(opened, out, tell) as told:
+        result = run_study(opened, tell=told, **asdict(options.crew))
     print_comparison(console, result.comparison)
     with console.status("drawing the report"):
-        written = report([opened.folder], opened.folder / "report")
+        written = report([opened.folder], out)
     for name, reason in result.failures.items():
         say(console, f"FAILED  {name}: {reason}")
     console.print()
@@ -118,14 +122,7 @@ def plan(
     /,
     *overrides: Override,
     place: Place = HERE,
-    begin: Annotated[
-        bool,
-        Parameter(
-            negative=(),
-            show_default=False,
-            help="Also put them into the queue, for prism study work.",
-        ),
-    ] = False,
+    begin: Begin = False,
     device: Device = "auto",
     workers: Workers = "auto",
     processes: Processes = None,

@@ -52,6 +52,16 @@ Processes = Annotated[
 ]
 
 
+Begin = Annotated[
+    bool,
+    Parameter(
+        negative=(),
+        show_default=False,
+        help="Also put them into the queue, for prism study work.",
+    ),
+]
+
+
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Place:

@@ -81,6 +81,8 @@ class ModelOnText:
     seq_len: int
     n_bytes: Callable[[Tokens], int]
     """of the text that tokens stand for"""
+    piece: Callable[[int], str]
+    """the text of one token; what is no whole character is marked"""
     n_scored: int | None = None
     """windows that training scores, of a run on its own slice"""
 
@@ -130,6 +132,9 @@ def open_on_text(
     def n_bytes(tokens: Tokens) -> int:
         return sum(map(size, tokens.ravel().tolist()))
 
+    def piece(token: int) -> str:
+        return words.piece(token).decode("utf-8", "replace")
+
     n_scored = None
     rows: Rows
     if text is None:
@@ -139,7 +144,7 @@ def open_on_text(
         n_scored = recipe.data.val_tokens // seq_len
     else:
         rows, what = _rows(text, seq_len, vocab_size, encode, words.end_of_text, windows)
-    return ModelOnText(named, model, rows, what, seq_len, n_bytes, n_scored)
+    return ModelOnText(named, model, rows, what, seq_len, n_bytes, piece, n_scored)
 
 
 def _open_hf(
@@ -159,8 +164,11 @@ def _open_hf(
         rows = words.batch_decode(tokens.tolist(), skip_special_tokens=True)
         return sum(len(row.encode()) for row in rows)
 
+    def piece(token: int) -> str:
+        return str(words.decode([token]))
+
     rows, what = _rows(text, seq_len, config.vocab_size, encode, end, windows)
-    return ModelOnText(named, model, rows, what, seq_len, n_bytes)
+    return ModelOnText(named, model, rows, what, seq_len, n_bytes, piece)
 
 
 def _rows(

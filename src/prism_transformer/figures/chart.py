@@ -38,6 +38,7 @@ from prism_transformer.figures.style import (
 
 MOST_IN_LEGEND = 12
 MOST_LISTED = 12
+ENTRY, LETTER = 0.62, 0.075  # inches of a legend's entry: its line and gaps, and each letter
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,10 @@ def arm_legend(figure: Figure, entries: Iterable[tuple[str, Tone]]) -> None:
         for name, tone in shown
     ]
     if len(handles) > 1:
-        figure.legend(handles=handles, loc="outside upper left", ncols=min(6, len(handles)))
+        longest = max(len(str(each.get_label())) for each in handles)
+        room = int(figure.get_figwidth() / (ENTRY + LETTER * longest))
+        ncols = max(1, min(6, room, len(handles)))
+        figure.legend(handles=handles, loc="outside upper left", ncols=ncols)
 
 
 # -- within a page --------------------------------------------------------------------------------

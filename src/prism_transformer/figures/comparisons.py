@@ -32,11 +32,14 @@ from prism_transformer.figures.chart import (
 )
 from prism_transformer.figures.style import (
     FAINT,
+    HALF,
+    HEIGHT,
     INK,
     PAGE_STYLE,
     PAPER,
     REST,
     STYLE,
+    WHOLE,
     Tone,
     Tones,
     plain_name,
@@ -67,7 +70,7 @@ def _error(value: Value) -> float | None:
 def curves(table: Table, x: str, ys: Sequence[str], tones: Tones, *, log_x: bool = False) -> Chart:
     """Means over training or over positions, each with its band; a panel for each of ``ys``."""
     shown = [y for y in ys if any(row[y] is not None for row in table.rows)]
-    chart, axes = canvas(6.4 if len(shown) == 1 else 9.0, 3.6, len(shown))
+    chart, axes = canvas(HALF if len(shown) == 1 else WHOLE, HEIGHT, len(shown))
     for ax, y in zip(axes, shown, strict=True):
         if table.column(y).sign:
             ax.axhline(0, color=FAINT, linewidth=0.8, zorder=1)
@@ -113,7 +116,7 @@ def against_rate(table: Table, x: str, y: str, best: str, tones: Tones, top: flo
     Losses above ``top`` are not shown: a rate at which a model falls apart would set the axis.
     """
     seeds = [column.key for column in table.columns if column.key.startswith("seed ")]
-    chart, (ax,) = canvas(6.4, 3.8)
+    chart, (ax,) = canvas(HALF, HEIGHT)
     for arm, rows in by_arm(table).items():
         tone = tones[arm]
         tried = [row for row in rows if not row[best] and row[y] is not None]
@@ -153,20 +156,24 @@ def against_rate(table: Table, x: str, y: str, best: str, tones: Tones, top: flo
 def intervals(table: Table, value: str, interval: str, papers: str, tones: Tones) -> Chart:
     """A row for each arm: seeds as dots (columns ``seed N``), mean, interval, the paper's."""
     seeds = [column.key for column in table.columns if column.key.startswith("seed ")]
-    chart, (ax,) = canvas(6.4, 1.0 + 0.3 * max(len(table), 2))
+    chart, (ax,) = canvas(HALF, max(HEIGHT, 0.9 + 0.34 * len(table)))
     ax.axvline(0, color=FAINT, linewidth=0.8, zorder=1)
     for at, row in zip(range(len(table))[::-1], table.rows, strict=True):
         arm, mean = str(row["arm"]), _number(row[value])
         tone = tones[arm]
         each = [_number(row[seed]) for seed in seeds if row[seed] is not None]
         dots = ax.scatter(
-            each, [at - 0.22] * len(each), s=9, color=tone.light, alpha=0.5, linewidths=0,
+            each, [at - 0.2] * len(each), s=16, color=tone.light, alpha=0.5, linewidths=0,
             zorder=2,
         )  # fmt: skip
         chart.mark(dots, arm)
         bar = ax.errorbar(
             mean, at, xerr=_half_width(row[interval], mean), color=tone.light, capsize=3,
             marker=tone.marker, markersize=6, zorder=3,
+        )  # fmt: skip
+        ax.annotate(
+            table.column(value).text(mean), (mean, at), xytext=(0, 7), ha="center",
+            textcoords="offset points", fontsize=9, color=INK,
         )  # fmt: skip
         known = said(table, row, value, interval)
         alone = ", one pair" if seeds and len(each) < 2 else ""
@@ -177,6 +184,7 @@ def intervals(table: Table, value: str, interval: str, papers: str, tones: Tones
             chart.mark(hollow, arm, [f"{arm}, paper: {said(table, row, papers)}"])
     ax.set_yticks(range(len(table))[::-1], [plain_name(str(a)) for a in table.values("arm")])
     ax.set_ylim(-0.6, len(table) - 0.4)
+    ax.margins(x=0.1)
     ax.spines["left"].set_visible(False)
     ax.tick_params(axis="y", length=0)
     ax.set_xlabel(axis_label(table.column(value)))
@@ -192,7 +200,7 @@ def _half_width(interval: Value, mean: float) -> float | None:
 @mpl.rc_context(PAGE_STYLE)
 def front(table: Table, x: str, y: str, on_front: str, tones: Tones) -> Chart:
     """Arms in two measures with their spread; those on the front are joined."""
-    chart, (ax,) = canvas(6.4, 4.0)
+    chart, (ax,) = canvas(HALF, HEIGHT)
     best = sorted((_number(r[x]), _number(r[y])) for r in table.rows if r[on_front] == "yes")
     if len(best) > 1:
         ax.plot(*zip(*best, strict=True), color=FAINT, lw=0.9, zorder=1)
@@ -224,7 +232,7 @@ def bars(table: Table, value: str, papers: str, tones: Tones) -> Chart:
         panels.setdefault((row["task"], row["metric"]), []).append(row)
     columns = min(len(panels), 4)
     lines = -(-len(panels) // columns)
-    figure = Figure(figsize=(max(3.2, 2.1 * columns), 2.5 * lines + 0.4), layout="constrained")
+    figure = Figure(figsize=(max(HALF, 2.4 * columns), 2.5 * lines + 0.4), layout="constrained")
     grid = list(figure.subplots(lines, columns, squeeze=False).flat)
     chart = Chart(figure)
     for ax, rows in zip(grid, panels.values(), strict=False):
@@ -283,7 +291,7 @@ def size_label(parameters: float) -> str:
 @mpl.rc_context(PAGE_STYLE)
 def across_sizes(table: Table, x: str, y: str, tones: Tones) -> Chart:
     """Gaps with error bars against model size; the paper's hollow, joined and a little aside."""
-    chart, (ax,) = canvas(6.4, 3.6)
+    chart, (ax,) = canvas(HALF, HEIGHT)
     ax.axhline(0, color=FAINT, linewidth=0.8, zorder=1)
     theirs = [row for row in table.rows if row["source"] == PAPERS]
     joined = [(BESIDE * _number(row[x]), _number(row[y])) for row in theirs]

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from prism_transformer.core.table import Row, Spread, Table
 from prism_transformer.figures.chart import Chart, axis_label, by_arm, canvas, said
-from prism_transformer.figures.style import SHADE, STYLE, Tones, plain_name
+from prism_transformer.figures.style import HALF, HEIGHT, SHADE, STYLE, WHOLE, Tones, plain_name
 
 Array = np.ndarray
 
@@ -33,7 +33,7 @@ MOST_CHANGES = 6  # sign changes that a legend names; more would not fit beside 
 @mpl.rc_context(STYLE)
 def loss_curve(train: Mapping[int, float], val: Mapping[int, float], title: str) -> Figure:
     """Loss in nats by step: every training step faint, validations on top of them."""
-    chart, (ax,) = canvas(6.4, 3.6)
+    chart, (ax,) = canvas(HALF, HEIGHT)
     ax.plot(list(train), list(train.values()), color="#bbbbbb", linewidth=0.8, label="training")
     ax.plot(
         list(val), list(val.values()), color=FIRST, marker="o", markersize=3.2,
@@ -50,7 +50,7 @@ def loss_curve(train: Mapping[int, float], val: Mapping[int, float], title: str)
 @mpl.rc_context(STYLE)
 def plot_profile(heads: Sequence[Array], means: Array, statistic: str, seq_len: int) -> Figure:
     """One model: each head a dot, each layer's mean on a line."""
-    chart, (ax,) = canvas(6.4, 3.6)
+    chart, (ax,) = canvas(HALF, HEIGHT)
     for layer, values in enumerate(heads):
         ax.scatter([layer] * len(values), values, s=12, color=FIRST, alpha=0.35, linewidths=0)
     ax.plot(range(len(means)), means, color=FIRST, marker="o", markersize=4, label="layer mean")
@@ -96,7 +96,7 @@ class LayerMeans:
 def draw_comparison(arms: tuple[LayerMeans, ...], n_progressive: int, label: str) -> Figure:
     """Both arms on the left, the second less the first on the right."""
     first, second = arms
-    figure = Figure(figsize=(9.0, 3.6), layout="constrained")
+    figure = Figure(figsize=(WHOLE, 3.4), layout="constrained")
     left, right = figure.subplots(1, 2)
     for arm, marker in zip(arms, "so", strict=True):
         _draw_band(left, arm.mean, arm.sd, arm.colour, marker, plain_name(arm.name))

@@ -11,7 +11,14 @@ from matplotlib.ticker import MaxNLocator
 
 from prism_transformer.core.table import Row, Table
 from prism_transformer.figures.chart import Chart, by_arm, canvas
-from prism_transformer.figures.style import PAGE_STYLE, PAPER, STYLE, plain_name, width_colour
+from prism_transformer.figures.style import (
+    HALF,
+    PAGE_STYLE,
+    PAPER,
+    STYLE,
+    plain_name,
+    width_colour,
+)
 from prism_transformer.schedule import HeadSchedule, Phase
 
 MOST_HEADS_DRAWN = 32  # beyond that the lines between heads would hide the bars
@@ -75,7 +82,7 @@ def heads_map(table: Table, arms: Sequence[str]) -> Chart:
     """A row for each arm, a bar for each phase: the count at its start, the width as colour."""
     schedules = {arm: _schedule(by_arm(table)[arm]) for arm in arms}
     depth = max(len(schedule) for schedule in schedules.values())
-    chart, (ax,) = canvas(6.4, 0.9 + 0.26 * len(schedules))
+    chart, (ax,) = canvas(HALF, 0.9 + 0.26 * len(schedules))
     for row, (arm, schedule) in enumerate(schedules.items()):
         for phase in schedule.phases:
             _draw_phase(chart, ax, arm, row, phase, _d_model(table))

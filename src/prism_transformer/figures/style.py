@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from importlib.resources import files
 from math import log2
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,9 @@ FAST_PNG = {"compress_level": 3}
 
 INK, FAINT, SHADE, PAPER = "#222222", "#888889", "#eeeeee", "#ffffff"
 
+# Inches: two figures beside each other on a page, one across it, and the usual height.
+HALF, WHOLE, HEIGHT = 5.0, 9.8, 3.1
+
 STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -40,6 +44,7 @@ STYLE: dict[Any, Any] = {
     "svg.hashsalt": "prism",  # the same figure gives the same file
 }
 PAGE_STYLE: dict[Any, Any] = STYLE | {
+    "font.size": 10,
     "axes.edgecolor": FAINT,
     "axes.labelcolor": INK,
     "text.color": INK,
@@ -47,9 +52,9 @@ PAGE_STYLE: dict[Any, Any] = STYLE | {
     "ytick.color": INK,
     "lines.linewidth": 1.4,
     "lines.markersize": 4,
-    "axes.titlesize": 9,
+    "axes.titlesize": 10,
     "legend.frameon": False,
-    "legend.fontsize": 8,
+    "legend.fontsize": 9,
     "axes.formatter.useoffset": False,
 }
 
@@ -103,6 +108,11 @@ def plain_name(name: str, most: int = 28) -> str:
     plain = visible(" ".join(name.split()))
     cut = plain if len(plain) <= most else plain[: most - 4] + " ..."
     return plain_text(cut).lstrip("_")  # matplotlib leaves such labels out of its legends
+
+
+def look() -> str:
+    """Colours, letters and tables of every page, as CSS."""
+    return files("prism_transformer.figures").joinpath("look.css").read_text("utf-8")
 
 
 def check_format(file: Path) -> None:

@@ -1,13 +1,16 @@
-"""What is in a report, in reading order."""
+"""What is in a report, in reading order.
+
+First of each study its question, the answer and the figures that show it; then what it contrasts,
+what else was measured, the claims, every table.
+"""
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
-from prism_transformer.core.table import MINUS, Table
+from prism_transformer.core.table import Table
 from prism_transformer.figures.style import Tones, arm_tones
 from prism_transformer.reporting import (
     contrasts,
@@ -18,13 +21,13 @@ from prism_transformer.reporting import (
     schedules,
     training,
 )
+from prism_transformer.reporting.answers import Answer, answer_of, sentences, state
 from prism_transformer.reporting.audit import Statement, audit
 from prism_transformer.reporting.claims import Result, judge_claims
 from prism_transformer.reporting.exhibits import Drawing
 from prism_transformer.reporting.views import View
-from prism_transformer.study.contrasts import Contrast
-from prism_transformer.study.metrics import SECONDS
-from prism_transformer.study.sentences import sentence
+
+Draw = Callable[[View, Tones], Drawing | None]
 
 # In reading order: what every report has of all studies together, and of each study.
 TABLES = (
@@ -33,13 +36,21 @@ TABLES = (
     milestones.milestones, evaluation.inference,
     schedules.configurations, schedules.schedules, training.runs,
 )  # fmt: skip
-FIGURES = (
-    schedules.schedule_figure, schedules.schedule_map, contrasts.difference_figure,
+CONTRASTED: tuple[Draw, ...] = (
+    contrasts.difference_figure, contrasts.leading_figure, training.gap_figure,
     contrasts.contrast_figure, rates.rate_figure, layers.layer_figure,
-    training.gap_figure, training.loss_curves, evaluation.benchmark_figure,
-    evaluation.attention_figure, training.pareto_figure, evaluation.position_figure,
 )  # fmt: skip
-MOST_SENTENCES = 8
+MEASURED: tuple[Draw, ...] = (
+    training.loss_curves, evaluation.attention_figure, evaluation.benchmark_figure,
+    evaluation.position_figure, training.pareto_figure, schedules.schedule_figure,
+    schedules.schedule_map,
+)  # fmt: skip
+# While runs come in: what they did, and nothing that would decide.
+LIVE_TABLES = (training.results, training.runs)
+LIVE_CONTRASTED: tuple[Draw, ...] = (contrasts.difference_figure, training.gap_figure)
+LIVE_MEASURED: tuple[Draw, ...] = (training.loss_curves,)
+
+FRONT = 2  # figures that stand beside each other at the top
 
 
 @dataclass(frozen=True)
@@ -50,7 +61,12 @@ class StudySection:
     state: str
     hardware: str
     sentences: tuple[str, ...]
-    drawings: tuple[Drawing, ...]
+    contrasted: tuple[Drawing, ...]
+    measured: tuple[Drawing, ...]
+
+    @property
+    def drawings(self) -> tuple[Drawing, ...]:
+        return (*self.contrasted, *self.measured)
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -60,20 +76,48 @@ class StudySection:
 
 
 @dataclass(frozen=True)
+class StudyPart:
+    """One study at all its points: the answer, the figures that show it, then everything else."""
+
+    answer: Answer
+    front: tuple[Drawing, ...]
+    sections: tuple[StudySection, ...]
+
+    @property
+    def view(self) -> View:
+        """At its first point: what all points share is asked here."""
+        return self.sections[0].view
+
+    @property
+    def drawings(self) -> list[Drawing]:
+        """Each figure once, those at the top first."""
+        shown = {each.key for each in self.front}
+        rest = [each for section in self.sections for each in section.drawings]
+        return [*self.front, *(each for each in rest if each.key not in shown)]
+
+
+@dataclass(frozen=True)
 class Report:
     """Everything a report shows."""
 
     title: str
-    sections: tuple[StudySection, ...]
+    studies: tuple[StudyPart, ...]
     claims: tuple[Result, ...]
     tables: tuple[Table, ...]
-    scales: Drawing
+    scales: Drawing | None
     audit: tuple[Statement, ...]
     tones: Tones
+    live: bool = False
+    """written while runs come in"""
+
+    @property
+    def sections(self) -> tuple[StudySection, ...]:
+        return tuple(section for study in self.studies for section in study.sections)
 
     @property
     def drawings(self) -> list[Drawing]:
-        return [self.scales, *(each for part in self.sections for each in part.drawings)]
+        found = [each for study in self.studies for each in study.drawings]
+        return [*found, *([self.scales] if self.scales else [])]
 
     @property
     def arms(self) -> dict[str, int]:
@@ -81,53 +125,56 @@ class Report:
         return {arm: place for place, arm in enumerate(self.tones)}
 
 
-def make_report(views: Sequence[View]) -> Report:
+def make_report(views: Sequence[View], *, live: bool = False) -> Report:
     """Tables, figures, claims and audit of these studies."""
     mains = [view.main for view in views if view.main is not None]
     tones = arm_tones(
         (view.baseline for view in views), (*mains, *(arm for view in views for arm in view.arms))
     )
     names = dict.fromkeys(view.facts.name for view in views)
+    points = groupby(views, key=lambda view: id(view.collected))
     return Report(
         title=f"Prism Transformer: {', '.join(names)}",
-        sections=tuple(_section(view, tones) for view in views),
-        claims=tuple(judge_claims(views)),
-        tables=tuple(make(views) for make in TABLES),
-        scales=training.scales_figure(views, tones),
-        audit=tuple(audit()),
+        studies=tuple(_part(list(own), tones, live) for _, own in points),
+        claims=() if live else tuple(judge_claims(views)),
+        tables=tuple(make(views) for make in (LIVE_TABLES if live else TABLES)),
+        scales=None if live else training.scales_figure(views, tones),
+        audit=() if live else tuple(audit()),
         tones=tones,
+        live=live,
     )
 
 
-def _section(view: View, tones: Tones) -> StudySection:
-    drawn = tuple(made for draw in FIGURES if (made := draw(view, tones)))
+def _part(views: Sequence[View], tones: Tones, live: bool) -> StudyPart:
+    sections = tuple(_section(view, tones, live) for view in views)
+    swept = contrasts.points_figure(views, tones) if len(views) > 1 else None
+    known = [each for each in sections[0].drawings if each.chart is not None]
+    by_kind = {each.key.removeprefix(f"{views[0].key}-"): each for each in known}
+    if swept is not None and swept.chart is not None:
+        by_kind["points"] = swept
+    front = [by_kind[kind] for kind in _first(views) if kind in by_kind][:FRONT]
+    return StudyPart(answer_of(views, live=live), tuple(front), sections)
+
+
+def _first(views: Sequence[View]) -> tuple[str, ...]:
+    """Kinds of figures, those that answer best first."""
+    differences = "leading" if contrasts.are_many(views[0]) else "differences"
+    if len(views) > 1:
+        return ("rates", "points", differences, "gap", "loss")
+    if views[0].layers is not None:
+        return ("layers", "gap", differences, "loss")
+    return (differences, "gap", "loss", "attention")
+
+
+def _section(view: View, tones: Tones, live: bool) -> StudySection:
     machines = dict.fromkeys(training.machine(run.hardware) for run in view.runs if run.hardware)
-    hardware = "; ".join(machines) or "unknown hardware"
-    return StudySection(view, state(view), hardware, sentences(view), drawn)
-
-
-def state(view: View) -> str:
-    """How many runs are complete, how long they took, and what became of the others."""
-    counts = Counter(run.state for run in view.runs)
-    done = f"{counts.pop('complete', 0)} of {len(view.runs)} runs complete"
-    if seconds := view.scalar(SECONDS).sum(axis=None):
-        shown = f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.1f} min"
-        done += f" ({shown} of training in all)"
-    rest = ", ".join(f"{n} {name}" for name, n in sorted(counts.items()))
-    return f"{done}; {rest}: these results are partial" if rest else done
-
-
-def sentences(view: View) -> tuple[str, ...]:
-    """What the comparison says: the main arm first, then others and contrasts if they are few."""
-    if view.main is None:
-        return ("One arm only: there is nothing to compare it with.",)
-    others = [arm for arm in view.others if arm != view.main]
-    shown = [view.main, *(others if len(others) < MOST_SENTENCES else [])]
-    rows: list[Contrast] = [view.compared[arm] for arm in shown]
-    few = len(view.contrasts) <= MOST_SENTENCES or view.facts.contrasts
-    rows += view.contrasts if few else ()
-    rows += view.envelope.contrasts if view.envelope else ()
-    told = [sentence(row) for row in rows]
-    if len(shown) <= len(others):
-        told.append(f"{len(others)} more arms stand in the tables.")
-    return tuple(re.sub(r"(?<=[ (])-(?=\d)", MINUS, each) for each in (*told, *view.remarks))
+    contrasted = LIVE_CONTRASTED if live else CONTRASTED
+    measured = LIVE_MEASURED if live else MEASURED
+    return StudySection(
+        view,
+        state(view),
+        "; ".join(machines) or "unknown hardware",
+        () if live else sentences(view),
+        tuple(made for draw in contrasted if (made := draw(view, tones))),
+        tuple(made for draw in measured if (made := draw(view, tones))),
+    )

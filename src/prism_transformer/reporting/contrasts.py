@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import inf
 
 from prism_transformer.core.table import Column, Interval, Row, Table, Value, signed, words
+from prism_transformer.figures.chart import Chart
 from prism_transformer.figures.comparisons import intervals
 from prism_transformer.figures.style import REST, Tones
+from prism_transformer.reporting.answers import arm_sentences, contrast_sentences
 from prism_transformer.reporting.exhibits import NATS, STUDY, Drawing, drawing, make_table
 from prism_transformer.reporting.views import View
 from prism_transformer.study.contrasts import Contrast, described
@@ -20,6 +23,7 @@ NOTE = (
     "pooled p: t test by the pooled error, after Holm, which decides where so few seeds have no "
     "sign-flip p that could."
 )
+MOST_ROWS = 8  # that a figure at the top of a page has room for
 BEARS = [
     Column("pairs"), Column("difference", NATS, 4, sign=True), Column("95 % interval", NATS, 4),
     Column("pooled 95 % interval", NATS, 4), Column("degrees of freedom"),
@@ -104,7 +108,51 @@ def difference_figure(view: View, tones: Tones) -> Drawing:
         view, "differences", "Final difference to the baseline", less, rows, papers,
         missing="no complete pair of runs",
     )  # fmt: skip
+    return _drawn(
+        table, tones, f"Final loss minus {view.baseline}'s", arm_sentences(view)[: len(view.others)]
+    )
+
+
+def are_many(view: View) -> bool:
+    """Whether so many arms differ from the baseline that a screen does not hold them."""
+    return len(view.others) > MOST_ROWS
+
+
+def leading_figure(view: View, tones: Tones) -> Drawing | None:
+    """Of many arms the main one and those that ended lowest; all stand in their own figure."""
+    if not are_many(view):
+        return None
+    known = {arm: each for arm in view.others if (each := view.compared[arm]).difference}
+    ranked = sorted((a for a in known if a != view.main), key=lambda arm: _mean(known[arm]))
+    shown = [*([view.main] if view.main in known else []), *ranked][:MOST_ROWS]
+    table = _by_seed(
+        view, "leading", "Final difference to the baseline, lowest arms",
+        f"validation loss minus {view.baseline}'s", {arm: known[arm] for arm in shown},
+        {arm: view.paper_gap(arm) for arm in shown}, missing="no complete pair of runs",
+        more=f" The lowest of {len(known)} arms: being chosen for that flatters them.",
+    )  # fmt: skip
     return _drawn(table, tones, f"Final loss minus {view.baseline}'s")
+
+
+def _mean(contrast: Contrast) -> float:
+    return contrast.difference.mean if contrast.difference else inf
+
+
+def points_figure(views: Sequence[View], tones: Tones) -> Drawing:
+    """The main arm less the baseline at each point of a sweep."""
+    first = views[0]
+    rows = {
+        ", ".join(f"{key}={value}" for key, value in view.swept.items()): view.main_contrast
+        for view in views
+        if view.main_contrast is not None
+    }
+    table = _by_seed(
+        first, "points", "Final difference at each setting",
+        f"{first.main}'s loss minus {first.baseline}'s", rows, {},
+        missing="no complete pair of runs",
+    )  # fmt: skip
+    own = tones.get(first.main or "", REST)
+    return _drawn(table, dict.fromkeys(rows, own), f"{first.main} minus {first.baseline}")
 
 
 def contrast_figure(view: View, tones: Tones) -> Drawing | None:
@@ -117,7 +165,8 @@ def contrast_figure(view: View, tones: Tones) -> Drawing | None:
         missing="no contrast has a complete seed",
     )  # fmt: skip
     firsts = {name: max(each.weights, key=each.weights.__getitem__) for name, each in rows.items()}
-    return _drawn(table, {name: tones.get(arm, REST) for name, arm in firsts.items()}, "Contrasts")
+    own = {name: tones.get(arm, REST) for name, arm in firsts.items()}
+    return _drawn(table, own, "Contrasts", contrast_sentences(view))
 
 
 def _by_seed(
@@ -128,6 +177,7 @@ def _by_seed(
     contrasts: Mapping[str, Contrast],
     papers: Mapping[str, float | None],
     missing: str,
+    more: str = "",
 ) -> Table:
     """A row for each contrast, a column for each seed."""
     seeds = [f"seed {seed}" for seed in view.facts.seeds]
@@ -149,11 +199,13 @@ def _by_seed(
     if any(row["paper's"] is not None for row in rows):
         note += " Diamonds: the paper's."
     return make_table(
-        f"{view.key}-{key}", title, columns, rows, [view], note=note, fill=STUDY, missing=missing
-    )
+        f"{view.key}-{key}", title, columns, rows, [view], note=note + more, fill=STUDY,
+        missing=missing,
+    )  # fmt: skip
 
 
-def _drawn(table: Table, tones: Tones, lead: str) -> Drawing:
-    return drawing(
-        table, lambda t: intervals(t, "difference", "95 % interval", "paper's", tones), lead
-    )
+def _drawn(table: Table, tones: Tones, lead: str, says: Sequence[str] = ()) -> Drawing:
+    def draw(made: Table) -> Chart:
+        return intervals(made, "difference", "95 % interval", "paper's", tones)
+
+    return drawing(table, draw, lead, says=says)

@@ -28,6 +28,8 @@ class Drawing:
     chart: Chart | None
     alt: str
     """the figure in words"""
+    says: tuple[str, ...] = ()
+    """what follows from it, in sentences"""
 
     @property
     def key(self) -> str:
@@ -56,12 +58,19 @@ def make_table(
     return Table(key, tuple(columns), filled, title, note, command, "" if filled else missing)
 
 
-def drawing(table: Table, draw: Callable[[Table], Chart], lead: str = "", alt: str = "") -> Drawing:
+def drawing(
+    table: Table,
+    draw: Callable[[Table], Chart],
+    lead: str = "",
+    alt: str = "",
+    says: Sequence[str] = (),
+) -> Drawing:
     """A table drawn. In words it is ``alt``, or else a ``lead`` and what its points say."""
     if table.missing:
         return Drawing(table, None, "")
     chart = draw(table)
-    return Drawing(table, chart, alt or f"{lead or table.title}: {listed(chart.ends)}")
+    words = alt or f"{lead or table.title}: {listed(chart.ends)}"
+    return Drawing(table, chart, words, tuple(says))
 
 
 def over_seeds(values: Iterable[float]) -> Spread | None:

@@ -9,9 +9,11 @@ from math import isnan, nan
 from prism_transformer.core.table import Column, Interval, Row, Table, signed, words
 from prism_transformer.figures.comparisons import intervals
 from prism_transformer.figures.style import REST, Tones
+from prism_transformer.reporting.answers import minus
 from prism_transformer.reporting.exhibits import NATS, Drawing, drawing, make_table
 from prism_transformer.reporting.views import View
 from prism_transformer.study.factorial import LayerEffects
+from prism_transformer.study.sentences import layers_said
 
 FACTORIAL = "a study with [factorial]"
 NOTHING = LayerEffects((), (), nan, 0, nan, nan, {})  # whose tables have columns alone
@@ -80,7 +82,10 @@ def layer_figure(view: View, tones: Tones) -> Drawing | None:
     main = tones.get(view.main or "", REST)
     own = {str(row["arm"]): main for row in rows}
     own |= {f"{arm}, residual": tones.get(arm, REST) for arm in found.held_out}
-    return drawing(table, lambda t: intervals(t, "effect", "95 % interval", "paper's", own))
+    says = [minus(layers_said(found))]
+    return drawing(
+        table, lambda t: intervals(t, "effect", "95 % interval", "paper's", own), says=says
+    )
 
 
 def _fit(found: LayerEffects) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from hashlib import sha256
 from importlib.resources import files
 
@@ -12,10 +13,14 @@ from markupsafe import Markup
 
 from prism_transformer.core.table import PAPER, markdown_code, markdown_text, to_markdown
 from prism_transformer.figures.chart import inline_svg
-from prism_transformer.figures.style import BASELINE, REST, TONES
-from prism_transformer.reporting.claims import counts
-from prism_transformer.reporting.contents import Report
+from prism_transformer.figures.style import BASELINE, REST, TONES, look
+from prism_transformer.models.cost import size_text
+from prism_transformer.reporting.claims import Result, counts
+from prism_transformer.reporting.contents import Report, StudyPart
+from prism_transformer.reporting.exhibits import Drawing
 from prism_transformer.reporting.latex import to_latex
+from prism_transformer.reporting.verdicts import Verdict
+from prism_transformer.reporting.views import View
 
 NAMES = {
     "supported": "measured, and so",
@@ -26,8 +31,29 @@ NAMES = {
 }
 
 
-def to_html(report: Report, pictures: Mapping[str, str]) -> str:
-    """The page; ``pictures`` are the figures as SVG by their key."""
+REFRESH = 30  # seconds between two looks of a live page at its file
+MOST_STAIRS = 8
+MOST_HEADS = 32  # beyond that no gaps between heads: they would hide the bars
+
+
+@dataclass(frozen=True)
+class Stairs:
+    """One arm's heads as a small picture."""
+
+    arm: str
+    schedule: str
+    path: str
+    width: float
+    height: float
+
+
+def to_html(
+    report: Report, pictures: Mapping[str, str], viewers: Mapping[str, str] | None = None
+) -> str:
+    """The page; ``pictures`` are the figures as SVG by their key.
+
+    ``viewers`` are links to pages that look into the attention of runs, by the run's name.
+    """
     environment = Environment(
         loader=PackageLoader("prism_transformer.reporting"),
         autoescape=True,
@@ -43,18 +69,93 @@ def to_html(report: Report, pictures: Mapping[str, str]) -> str:
         for drawing in report.drawings
         if drawing.chart is not None
     }
+    alone = len(report.studies) == 1
+    verdicts = list(Verdict)
     return environment.get_template("page.html").render(
         report=report,
         pictures=inline,
+        viewers=viewers or {},
+        contents=list(_contents(report, bool(viewers))),
         counts=counts(report.claims),
+        ranked=sorted(report.claims, key=lambda result: verdicts.index(result.verdict)),
+        in_a_line=_in_a_line,
+        stairs=stairs,
+        most_stairs=MOST_STAIRS,
+        runs_line=_runs_line,
+        size=size_text,
+        of=lambda section: "" if alone or section.view.swept else f": {section.view.name}",
+        of_study=lambda study: "" if alone else f": {study.view.facts.name}",
+        refresh=REFRESH,
         tones=(BASELINE, *TONES, REST),
         latex=to_latex,
         paper=PAPER,
-        style=Markup(_asset("page.css")),
+        style=Markup(look() + _asset("page.css")),
         script=Markup(script),
         script_hash=b64encode(sha256(script.encode()).digest()).decode(),
         meanings=NAMES,
     )
+
+
+def _contents(report: Report, viewers: bool) -> Iterator[tuple[str, str]]:
+    """Every section below the answers: its id and its name."""
+    for study in report.studies:
+        name = f": {study.view.facts.name}" if len(report.studies) > 1 else ""
+        yield from ((id_, f"{words}{name}") for id_, words in _of_study(study))
+    known = {
+        "scales": ("Across scales", report.scales is not None and report.scales.chart is not None),
+        "attention": ("Attention, looked into", viewers),
+        "claims": ("Claims of the paper", bool(report.claims)),
+        "tables": ("Tables", True),
+        "audit": ("The paper's own numbers", bool(report.audit)),
+    }
+    yield from ((id_, words) for id_, (words, there) in known.items() if there)
+
+
+def _of_study(study: StudyPart) -> Iterator[tuple[str, str]]:
+    if len(study.sections) > 1:
+        yield f"points-{study.view.key}", "Each setting"
+        return
+    (section,) = study.sections
+    shown = {each.key for each in study.front}
+    for kind, words, drawings in (
+        ("contrasts", "Contrasts", section.contrasted),
+        ("measured", "Loss, attention, scores, speed", section.measured),
+    ):
+        if any(each.chart is not None and each.key not in shown for each in drawings):
+            yield f"{kind}-{study.view.key}", words
+
+
+def _runs_line(study: StudyPart) -> str:
+    """How much of a study is there."""
+    runs = study.view.facts.runs
+    seeds = len(study.view.facts.seeds)
+    done = sum(run.state == "complete" for run in runs)
+    return f"{seeds} seed{'s' if seeds > 1 else ''} \u00b7 {done} of {len(runs)} runs complete"
+
+
+def _in_a_line(result: Result) -> str:
+    """The evidence on a claim in short: what decides, else what stands beside it."""
+    for one in (*result.deciding, *result.beside):
+        return f"{one.source}: {one.words}"
+    return "no study at hand says anything of it"
+
+
+def stairs(view: View) -> Iterator[Stairs]:
+    """The heads of a study's arms, on one scale: a column for each layer, a block for each head."""
+    arms = view.arms[:MOST_STAIRS]
+    most = max(max(view.schedule(arm).heads) for arm in arms)
+    depth = max(len(view.schedule(arm)) for arm in arms)
+    tall = min(1.0, 0.6 * depth / most)  # of one head; a column is one wide
+    gap = 0.12 * tall if most <= MOST_HEADS else 0.0
+    for arm in arms:
+        schedule = view.schedule(arm)
+        blocks = [
+            (layer, (most - head - 1) * tall, tall - gap)
+            for layer, heads in enumerate(schedule.heads)
+            for head in range(heads)
+        ]
+        path = "".join(f"M{x} {y:.4g}h.88v{h:.4g}h-.88z" for x, y, h in blocks)
+        yield Stairs(arm, str(schedule), path, depth, round(most * tall, 4))
 
 
 def _asset(name: str) -> str:
@@ -64,36 +165,48 @@ def _asset(name: str) -> str:
 
 def to_text(report: Report, figures: str = "figures") -> str:
     """The report as Markdown, with its figures beside it."""
-    parts = [f"# {markdown_text(report.title)}", *_studies(report)]
+    parts = [f"# {markdown_text(report.title)}"]
+    for study in report.studies:
+        parts += _study(study, figures)
+    if report.scales is not None:
+        parts += ["## Across scales", *_figure(report.scales, figures)]
     parts += ["## Claims of the paper", _claims(report)]
     parts.append("## Tables")
     parts += [to_markdown(table) for table in report.tables]
-    parts.append("## Figures")
-    for drawing in report.drawings:
-        table = drawing.table
-        if drawing.chart is None:
-            fills = f"`{table.command}` fills it."
-            parts.append(f"*{table.title}: not measured, {table.missing}.* {fills}")
-        else:
-            alt = markdown_text(drawing.alt)
-            parts.append(f"![{alt}]({figures}/{drawing.key}.svg)")
-            parts.append(f"**{drawing.title}.** {markdown_text(table.note)}")
     parts += ["## The paper against its own numbers", _audit(report)]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
-def _studies(report: Report) -> list[str]:
-    parts = []
-    for section in report.sections:
-        facts = section.view.facts
-        parts.append(f"## {markdown_text(section.view.name)}")
-        if facts.question:
-            parts.append(f"*{markdown_text(facts.question)}*")
+def _study(study: StudyPart, figures: str) -> Iterator[str]:
+    """The answer and what shows it, then every point."""
+    facts, found = study.view.facts, study.answer
+    yield f"## {markdown_text(facts.name)}"
+    yield f"*{markdown_text(found.question)}*"
+    yield f"**Answer.** {markdown_text(found.answer)}"
+    if found.doubt:
+        yield f"**Doubt.** {markdown_text(found.doubt)}"
+    for drawing in study.front:
+        yield from _figure(drawing, figures)
+    shown = {each.key for each in study.front}
+    for section in study.sections:
+        if section.view.swept:
+            yield f"### {markdown_text(section.view.name)}"
         lines = [f"{section.state}, on {section.hardware}.", *section.sentences]
-        lines += [facts.note] if facts.note else []
-        parts.append("\n".join(f"- {markdown_text(line)}" for line in lines))
-        parts.append(f"Made by {markdown_code(facts.command)}.")
-    return parts
+        lines += [facts.note] if facts.note and section is study.sections[0] else []
+        yield "\n".join(f"- {markdown_text(line)}" for line in lines)
+        for drawing in section.drawings:
+            if drawing.key not in shown:
+                yield from _figure(drawing, figures)
+    yield f"Made by {markdown_code(facts.command)}."
+
+
+def _figure(drawing: Drawing, figures: str) -> Iterator[str]:
+    table = drawing.table
+    if drawing.chart is None:
+        yield f"*{table.title}: not measured, {table.missing}.* `{table.command}` fills it."
+    else:
+        yield f"![{markdown_text(drawing.alt)}]({figures}/{drawing.key}.svg)"
+        yield f"**{markdown_text(drawing.title)}.** {markdown_text(table.note)}"
 
 
 def _claims(report: Report) -> str:

@@ -10,9 +10,11 @@ from math import inf, isfinite
 from prism_transformer.core.table import Column, Row, Table, Value, words
 from prism_transformer.figures.comparisons import against_rate
 from prism_transformer.figures.style import Tones
+from prism_transformer.reporting.answers import best_sentences, minus
 from prism_transformer.reporting.exhibits import NATS, Drawing, drawing, make_table
 from prism_transformer.reporting.views import View
 from prism_transformer.study.envelope import ArmRates, Envelope
+from prism_transformer.study.sentences import rates_said
 
 ROOM = 2.5  # of what lies between the lowest mean and those beside the best, that a figure shows
 TUNE = "a study with [tune], or with [sweep] optim.lr"
@@ -65,7 +67,8 @@ def rate_figure(view: View, tones: Tones) -> Drawing | None:
         against_rate, x="learning rate", y="validation loss", best="best", tones=tones,
         top=_top(envelope),
     )  # fmt: skip
-    return drawing(table, draw)
+    says = (*map(minus, rates_said(envelope)), *best_sentences(view))
+    return drawing(table, draw, says=says)
 
 
 def _rows(each: ArmRates, seeds: Sequence[str]) -> list[Row]:

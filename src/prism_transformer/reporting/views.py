@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from prism_transformer.core.errors import InputError
-from prism_transformer.core.progress import Tell, silent
 from prism_transformer.eval.tasks import ACCURACIES, BY_NAME, DIAGNOSTIC, shown_metrics
 from prism_transformer.models import cost
 from prism_transformer.recipe import Recipe
@@ -20,26 +15,12 @@ from prism_transformer.recipes.files import changed
 from prism_transformer.schedule import HeadSchedule
 from prism_transformer.schedules import paper
 from prism_transformer.study import metrics
-from prism_transformer.study.collected import (
-    COLLECTED,
-    LEARNING_RATE,
-    RUNS,
-    STUDY_FILE,
-    ArmFacts,
-    Collected,
-    RunFacts,
-    StudyFacts,
-    finite,
-    is_collected,
-    read_collected,
-)
-from prism_transformer.study.compare import ArmContrast, Comparison, compare
+from prism_transformer.study.collected import ArmFacts, Collected, RunFacts, StudyFacts, finite
+from prism_transformer.study.compare import ArmContrast
 from prism_transformer.study.contrasts import Contrast
 from prism_transformer.study.envelope import Envelope
 from prism_transformer.study.factorial import LayerEffects
-from prism_transformer.study.sentences import remarks
 from prism_transformer.study.statistics import Ratio, ratio
-from prism_transformer.training.run import RECIPE_FILE, is_run
 
 # In the paper's order, then the built-in one: which metric of each task a table shows.
 SHOWN: dict[str, str] = {}
@@ -69,6 +50,8 @@ class View:
     """loss against learning rate; of a sweep at the first of its points"""
     layers: LayerEffects | None = None
     """of a factorial study"""
+    one_rate: float | None = None
+    """the learning rate that all arms shared and that was tuned for none"""
 
     @property
     def facts(self) -> StudyFacts:
@@ -321,80 +304,3 @@ def factor(metric: str) -> float:
 def percent(found: Ratio) -> tuple[float, float, float]:
     """By how much a ratio differs from 1: mean, low and high end."""
     return 100 * (found.mean - 1), 100 * (found.low - 1), 100 * (found.high - 1)
-
-
-def read_views(places: Sequence[Path], tell: Tell = silent) -> list[View]:
-    """Every study in these folders at every point; runs of no study, those that belong together.
-
-    What is neither is refused.
-    """
-    studies, runs = [], []
-    for place in places:
-        folders = _studies(place)
-        studies += [read_collected(folder) for folder in folders]
-        runs += [] if folders else _runs(place)
-    if runs:
-        from prism_transformer.study.collect import collect_runs
-        from prism_transformer.study.grouping import group_runs
-
-        studies += map(collect_runs, group_runs(runs, tell))
-    views: list[View] = []
-    keys: set[str] = set()
-    for collected in studies:
-        main = View(collected, 0, "", {}).main or ""
-        # Of many arms the benchmarks of the main one alone are shown, and item tests take long.
-        comparison = compare(collected, None if len(collected.arms) <= MOST_ARMS else {main})
-        for point in range(len(collected.points)):
-            key = _key(collected.facts.name, point if len(collected.points) > 1 else None, keys)
-            keys.add(key)
-            rows = {row.arm.name: row for row in comparison.rows if row.point == point}
-            asked = tuple(each for each in comparison.contrasts if each.point == point)
-            told = tuple(remarks(comparison))
-            rates, layers = _envelope(comparison, point), comparison.layers[point]
-            views.append(View(collected, point, key, rows, asked, told, rates, layers))
-    return views
-
-
-def _envelope(comparison: Comparison, point: int) -> Envelope | None:
-    """The one that begins at this point, so that a page shows it once."""
-
-    def rest(values: Mapping[str, object]) -> dict[str, object]:
-        return {key: value for key, value in values.items() if key != LEARNING_RATE}
-
-    here = rest(comparison.points[point])
-    if here in map(rest, comparison.points[:point]):
-        return None
-    return next((each for each in comparison.envelopes if each.values == here), None)
-
-
-def _studies(place: Path) -> list[Path]:
-    """Collected studies: this folder, the one of this study, or those of all studies in it."""
-    for folder in (place, place / COLLECTED):
-        if is_collected(folder):
-            return [folder]
-    inside = sorted(child for child in place.iterdir() if child.is_dir()) if place.is_dir() else []
-    found = [child for child in inside if is_collected(child)]
-    return found + [child / COLLECTED for child in inside if is_collected(child / COLLECTED)]
-
-
-def _runs(place: Path) -> list[Path]:
-    """Runs: this folder, those in it, or those of a study that was not collected yet."""
-    if not place.is_dir():
-        raise InputError(f"{place}: no such folder; give a study, a run, or a folder of runs")
-    if is_run(place):
-        return [place]
-    for folder in (place, place / RUNS):
-        found = sorted(folder.iterdir()) if folder.is_dir() else []
-        if runs := [child for child in found if is_run(child)]:
-            return runs
-    raise InputError(f"{place}: neither a study (no {STUDY_FILE}) nor a run (no {RECIPE_FILE})")
-
-
-def _key(name: str, point: int | None, taken: set[str]) -> str:
-    """A name that is safe as a file name and as an id."""
-    plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "study"
-    wanted = plain if point is None else f"{plain}-{point}"
-    key, n = wanted, 2
-    while key in taken:
-        key, n = f"{wanted}-{n}", n + 1
-    return key

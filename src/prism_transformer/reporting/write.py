@@ -10,7 +10,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
+from prism_transformer.analysis import VIEW_FILE
 from prism_transformer.core.characters import KEPT, visible
 from prism_transformer.core.disk import write_whole, writing
 from prism_transformer.core.errors import InputError
@@ -22,9 +24,10 @@ from prism_transformer.models.cost import size_text
 from prism_transformer.reporting.contents import Report, StudySection, make_report
 from prism_transformer.reporting.latex import to_latex
 from prism_transformer.reporting.page import to_html, to_text
-from prism_transformer.reporting.views import read_views
+from prism_transformer.reporting.reading import read_views
+from prism_transformer.study.collected import RUNS
 
-PAGE, TEXT = "index.html", "report.md"
+PAGE, TEXT, VIEWERS = "index.html", "report.md", "attention"
 RESULTS, DOCUMENT, FIGURES, README = "results", "docs/results.md", "docs/results", "README.md"
 SECTION = re.compile(r"(?<=<!-- results: begin -->\n).*?(?=<!-- results: end -->)", re.DOTALL)
 
@@ -70,9 +73,27 @@ def report(
         for drawing in made.drawings:
             if drawing.chart is not None:
                 _write(out / "figures" / f"{drawing.key}.csv", to_csv(drawing.table))
+        viewers = _keep_viewers([Path(place) for place in given], made, out)
         _write(out / TEXT, to_text(made))
-        _write(out / PAGE, to_html(made, pictures))
-    return Written(made, out / PAGE, 2 + 2 * len(made.tables) + 4 * len(pictures))
+        _write(out / PAGE, to_html(made, pictures, viewers))
+    files = 2 + 2 * len(made.tables) + 4 * len(pictures) + len(viewers)
+    return Written(made, out / PAGE, files)
+
+
+def _keep_viewers(places: Sequence[Path], report: Report, out: Path) -> dict[str, str]:
+    """Copy the pages that look into the attention of runs; links to them, by the run's name."""
+    runs = {run.run for section in report.sections for run in section.view.runs}
+    found: dict[str, Path] = {}
+    for place in places:
+        for folder in (place, *place.glob("*"), *(place / RUNS).glob("*")):
+            if folder.name in runs and (views := sorted(folder.glob(f"analysis/*/{VIEW_FILE}"))):
+                found[folder.name] = max(views, key=lambda file: file.stat().st_mtime)
+    links = {}
+    for run, file in sorted(found.items()):
+        (out / VIEWERS).mkdir(exist_ok=True)
+        write_whole(out / VIEWERS / f"{run}.html", file.read_bytes())
+        links[run] = quote(f"{VIEWERS}/{run}.html")
+    return links
 
 
 def _write(file: Path, text: str) -> None:

@@ -28,8 +28,8 @@ def sentences(comparison: Comparison) -> list[str]:
 
 def remarks(comparison: Comparison) -> list[str]:
     """What is to be said of a study as a whole."""
-    found = [_layers(each) for each in comparison.layers if each]
-    found += [line for each in comparison.envelopes for line in _rates(each)]
+    found = [layers_said(each) for each in comparison.layers if each]
+    found += [line for each in comparison.envelopes for line in rates_said(each)]
     found += [_looks(comparison)] if comparison.looks else []
     looked = tuple(sorted(set(comparison.looked)))
     if len(looked) > 1 and not comparison.looks:
@@ -53,26 +53,27 @@ def answer(facts: StudyFacts, comparison: Comparison) -> list[str]:
     arms = dict.fromkeys(row.arm.name for row in comparison.rows)
     main = next((arm for arm in arms if arm.lower() == PRISM), next(iter(arms), None))
     rows = [row for row in comparison.rows if row.arm.name == main]
-    told = [_answer(row, row.arm.name, row.baseline.name) for row in rows]
+    told = [f"Answer: {plainly(row, row.arm.name, row.baseline.name)}" for row in rows]
     for each in (each for envelope in comparison.envelopes for each in envelope.contrasts):
         if main and each.name == against(main, facts.baseline):
-            told.append(_answer(each, main, facts.baseline))
+            told.append(f"Answer: {plainly(each, main, facts.baseline)}")
     doubts = "; ".join(_doubts(facts, comparison, rows))
     return [*told, f"Doubt: {doubts}."]
 
 
-def _answer(row: Contrast, arm: str, baseline: str) -> str:
+def plainly(row: Contrast, arm: str, baseline: str) -> str:
+    """What an arm's difference to another says, in plain words."""
     at, gap = "".join(f"at {key} = {value} " for key, value in row.values.items()), row.difference
     if gap is None:
-        return f"Answer: {at}none yet; no seed is complete in both {arm} and {baseline}."
+        return f"{at}none yet; no seed is complete in both {arm} and {baseline}."
     size = f"{abs(gap.mean):.{digits(gap)}f} nats {'lower' if gap.mean < 0 else 'higher'}"
     seeds = f"{gap.n} seed{'s' if gap.n > 1 else ''}"
     if not row.decided:
         return (
-            f"Answer: {at}undecided. {arm} ends {size} than {baseline} in the mean of {seeds}, "
+            f"{at}undecided. {arm} ends {size} than {baseline} in the mean of {seeds}, "
             "which chance can do as well."
         )
-    return f"Answer: {at}{arm} ends {size} than {baseline}, more than chance does in {seeds}."
+    return f"{at}{arm} ends {size} than {baseline}, more than chance does in {seeds}."
 
 
 def _doubts(facts: StudyFacts, comparison: Comparison, rows: list[ArmContrast]) -> Iterator[str]:
@@ -171,7 +172,7 @@ def _lost_runs(lost: tuple[Lost, ...]) -> str:
     )
 
 
-def _layers(effects: LayerEffects) -> str:
+def layers_said(effects: LayerEffects) -> str:
     """What a factorial study says of its layers, and whether their sum is all."""
     clear = [
         f"{n} ({e.mean:+.4f})" for n, e in enumerate(effects.layers) if e.low > 0 or e.high < 0
@@ -203,7 +204,7 @@ def _search(found: SearchFacts) -> str:
     return f"{said}; the finalists are confirmed with seeds {', '.join(map(str, found.confirm))}."
 
 
-def _rates(envelope: Envelope) -> Iterator[str]:
+def rates_said(envelope: Envelope) -> Iterator[str]:
     """Which rate is each arm's own, and how that was found."""
     at = "".join(f"{key}={value}, " for key, value in envelope.values.items())
     found = [each for each in envelope.arms if each.best and not each.best.edge]

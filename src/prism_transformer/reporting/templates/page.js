@@ -4,8 +4,11 @@
   const collator = new Intl.Collator("en", { numeric: true });
   const key = (row, column) => {
     const cell = row.cells[column];
-    const value = cell.dataset.value;
-    return value === undefined ? cell.textContent.trim() : Number(value);
+    const text = cell.textContent.trim();
+    if (cell.dataset.value !== undefined) return Number(cell.dataset.value);
+    // Numbers of figures are sorted as they are written, by the first that a cell has.
+    const read = cell.className === "n" ? parseFloat(text.replace("\u2212", "-").replace(/[+,]/g, "")) : NaN;
+    return Number.isNaN(read) ? text : read;
   };
   const order = (a, b) => {
     if (typeof a === "number" && typeof b === "number") return a - b;
@@ -88,6 +91,41 @@
       }
     });
     picture.addEventListener("blur", () => { tip.hidden = true; });
+  }
+
+  // What an address points at is opened, with everything around it.
+  const unfold = () => {
+    const place = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    for (let at = place; at; at = at.parentElement) if (at.tagName === "DETAILS") at.open = true;
+    const own = place && place.querySelector(":scope > details");
+    if (own) own.open = true;
+    if (place) place.scrollIntoView();
+  };
+  addEventListener("hashchange", unfold);
+  if (location.hash) unfold();
+
+  // A live page looks at its file again, keeps its place, and can be told to stay.
+  const seconds = Number(document.body.dataset.refresh || 0);
+  if (seconds) {
+    const key = "prism-live";
+    const kept = JSON.parse(sessionStorage.getItem(key) || "{}");
+    const folds = [...document.querySelectorAll("details")];
+    (kept.open || []).forEach((n) => { if (folds[n]) folds[n].open = true; });
+    if (kept.y) scrollTo(0, kept.y);
+    let stay = kept.stay === true;
+    const keep = () => sessionStorage.setItem(key, JSON.stringify({
+      y: scrollY, stay, open: folds.flatMap((fold, n) => (fold.open ? [n] : [])),
+    }));
+    addEventListener("pagehide", keep);
+    setInterval(() => { if (!stay) location.reload(); }, 1000 * seconds);
+    for (const place of document.querySelectorAll(".live")) {
+      const button = document.createElement("button");
+      button.type = "button";
+      const say = () => { button.textContent = stay ? "refresh" : `stop refreshing (every ${seconds} s)`; };
+      button.addEventListener("click", () => { stay = !stay; say(); keep(); });
+      say();
+      place.append(button);
+    }
   }
 
   const arms = document.querySelector(".arms fieldset");

@@ -1,0 +1,200 @@
+"""What a study says first: its question, the answer, the doubt, in plain words; numbers after."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from prism_transformer.core.table import MINUS, signed
+from prism_transformer.models.cost import size_text
+from prism_transformer.reporting.views import View
+from prism_transformer.study.compare import digits
+from prism_transformer.study.contrasts import Contrast, against, described
+from prism_transformer.study.metrics import SECONDS
+from prism_transformer.study.sentences import plainly, sentence
+
+MOST_SENTENCES = 8
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What stands at the top of a page."""
+
+    question: str
+    answer: str
+    doubt: str
+    numbers: tuple[str, ...]
+    """the sentences behind it"""
+
+
+def answer_of(views: Sequence[View], *, live: bool = False) -> Answer:
+    """Of one study, at all points of its sweep.
+
+    While runs come in, nothing is decided: who looks after every run and stops where it pleases
+    finds differences that are none.
+    """
+    facts = views[0].facts
+    question = facts.question or f"What did {facts.name} find?"
+    rows = _rows(views)
+    doubt = "; ".join(_doubts(views, rows))
+    doubt = f"{_begun(doubt)}." if doubt else ""
+    if live:
+        return Answer(question, _so_far(views, rows), "Nothing is decided before the end.", ())
+    if not rows:
+        return Answer(question, "One arm only: there is nothing to compare it with.", doubt, ())
+    told = tuple(minus(sentence(row)) for row in rows)
+    if len(rows) == 1:
+        main = views[0].main or ""
+        said = _begun(plainly(rows[0], main, views[0].baseline))
+        return Answer(question, f"{said}{_asked(views)}", doubt, told)
+    return Answer(question, _over_points(views[0], rows), doubt, told)
+
+
+def _rows(views: Sequence[View]) -> list[Contrast]:
+    """The main arm against the baseline: at each arm's best rate where known, else at each point.
+
+    None of a study of one arm.
+    """
+    for view in views:
+        name = against(view.main or "", view.baseline)
+        for each in view.envelope.contrasts if view.envelope else ():
+            if each.name == name and each.difference is not None:
+                return [each]
+    return [view.main_contrast for view in views if view.main_contrast is not None]
+
+
+def _asked(views: Sequence[View]) -> str:
+    """What became of the contrasts that a study names."""
+    view = views[0]
+    if len(views) > 1 or not view.facts.contrasts:
+        return ""
+    known = [each for each in view.contrasts if each.difference is not None]
+    clear = [
+        f"{each.name} ({described(each.weights)}: {signed(each.difference.mean)})"
+        for each in known
+        if each.decided and each.difference is not None
+    ]
+    open_ = [each.name for each in known if not each.decided]
+    said = [f"Decided too: {', '.join(clear)}."] if clear else []
+    said += [f"Undecided: {', '.join(open_)}."] if open_ else []
+    return "".join(f" {each}" for each in said)
+
+
+def _over_points(view: View, rows: Sequence[Contrast]) -> str:
+    known = [row.difference for row in rows if row.difference is not None]
+    if not known:
+        return f"None yet: no seed is complete in both {view.main} and {view.baseline}."
+    lower, n = sum(gap.mean < 0 for gap in known), len(known)
+    decided = sum(row.decided for row in rows)
+    missing = f"; {len(rows) - n} of {len(rows)} have no complete pair" if n < len(rows) else ""
+    sure = f"decided at {decided}" if decided else "undecided at every one"
+    return (
+        f"{view.main} ends lower than {view.baseline} at {lower} of {n} settings, {sure}{missing}."
+    )
+
+
+def _so_far(views: Sequence[View], rows: Sequence[Contrast]) -> str:
+    runs = [run for view in views for run in view.runs]
+    done = sum(run.state == "complete" for run in runs)
+    said = f"None yet: {done} of {len(runs)} runs are complete."
+    known = [row.difference for row in rows if row.difference is not None]
+    if not known:
+        return said
+    gap = known[0]
+    size = f"{abs(gap.mean):.{digits(gap)}f} nats {'lower' if gap.mean < 0 else 'higher'}"
+    seeds = f"{gap.n} seed{'s' if gap.n > 1 else ''}"
+    main, base = views[0].main, views[0].baseline
+    at = "".join(f"at {key} = {value} " for key, value in rows[0].values.items())
+    return f"{said} So far {main} {at}ends {size} than {base}, in the mean of {seeds}."
+
+
+def _doubts(views: Sequence[View], rows: Sequence[Contrast]) -> Iterator[str]:
+    """What speaks against taking the answer for more than it is, the weightiest first."""
+    first = views[0]
+    if len(views) == 1 and (closest := _closest(first)):
+        other, gap = closest
+        yield f"its closest control, {other}, is {abs(gap):.3f} nats away, which is undecided"
+    known = [row for row in rows if row.difference is not None]
+    if known and not any(row.pooled for row in known):
+        yield "seeds are too few to tell a difference from noise"
+    if first.one_rate is not None and rows:
+        yield f"one learning rate, {first.one_rate:g}, was used for all arms and tuned for none"
+    if lost := sum(run.state == "failed" for view in views for run in view.runs):
+        yield f"{lost} run{'s' if lost > 1 else ''} failed"
+    if first.scale is None:
+        yield f"models of {size_text(first.parameters)} parameters say nothing of larger ones"
+
+
+def _closest(view: View) -> tuple[str, float] | None:
+    """The arm that the main arm cannot be told from, where it is better than the baseline."""
+    main = view.main_contrast
+    if main is None or not main.decided or main.difference is None or main.difference.mean > 0:
+        return None
+    found = [
+        (min(each.weights, key=each.weights.__getitem__), each.difference.mean)
+        for each in view.contrasts
+        if each.difference is not None
+        and not each.decided
+        and len(each.weights) == 2
+        and each.weights.get(view.main or "", 0) > 0
+        and view.baseline not in each.weights
+    ]
+    return min(found, key=lambda pair: abs(pair[1]), default=None)
+
+
+def _begun(text: str) -> str:
+    """With a capital, unless it begins with a name."""
+    small = ("its ", "one ", "seeds ", "models ", "undecided", "none yet", "at ")
+    return text[0].upper() + text[1:] if text.startswith(small) else text
+
+
+def minus(text: str) -> str:
+    """With signs that are not hyphens."""
+    return re.sub(r"(?<=[ (])-(?=\d)", MINUS, text)
+
+
+# -- the rest of what a study says -----------------------------------------------------------------
+
+
+def state(view: View) -> str:
+    """How many runs are complete, how long they took, and what became of the others."""
+    counts = Counter(run.state for run in view.runs)
+    done = f"{counts.pop('complete', 0)} of {len(view.runs)} runs complete"
+    if seconds := view.scalar(SECONDS).sum(axis=None):
+        shown = f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.1f} min"
+        done += f" ({shown} of training in all)"
+    rest = ", ".join(f"{n} {name}" for name, n in sorted(counts.items()))
+    return f"{done}; {rest}: these results are partial" if rest else done
+
+
+def arm_sentences(view: View) -> tuple[str, ...]:
+    """Each arm against the baseline, the main one first; of many arms the main one alone."""
+    if view.main is None:
+        return ("One arm only: there is nothing to compare it with.",)
+    others = [arm for arm in view.others if arm != view.main]
+    few = len(others) < MOST_SENTENCES
+    told = [sentence(view.compared[arm]) for arm in (view.main, *(others if few else ()))]
+    told += [] if few else [f"{len(others)} more arms stand in the tables."]
+    return tuple(map(minus, told))
+
+
+def contrast_sentences(view: View) -> tuple[str, ...]:
+    """Each contrast, if they are few or were asked for."""
+    few = len(view.contrasts) <= MOST_SENTENCES or bool(view.facts.contrasts)
+    return tuple(minus(sentence(each)) for each in (view.contrasts if few else ()))
+
+
+def best_sentences(view: View) -> tuple[str, ...]:
+    """Contrasts of arms at their best rates."""
+    found = view.envelope.contrasts if view.envelope else ()
+    return tuple(minus(sentence(each)) for each in found)
+
+
+def sentences(view: View) -> tuple[str, ...]:
+    """All that the comparison says: arms, contrasts, best against best, remarks on the whole."""
+    if view.main is None:
+        return arm_sentences(view)
+    told = (*arm_sentences(view), *contrast_sentences(view), *best_sentences(view))
+    return (*told, *map(minus, view.remarks))
