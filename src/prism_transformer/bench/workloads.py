@@ -52,6 +52,7 @@ def take_schedule(model: PrismLM, schedule: HeadSchedule) -> None:
         attention = layer.get_submodule("attention")
         attention.n_heads = n_heads  # type: ignore[assignment]
         attention.n_kv_heads = n_heads // config.queries_per_kv  # type: ignore[assignment]
+        attention.head_dim = config.d_model // n_heads  # type: ignore[assignment]
 
 
 def with_schedule(model: PrismLM, schedule: HeadSchedule, work: Work) -> Work:
