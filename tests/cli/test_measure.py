@@ -145,7 +145,7 @@ def test_two_processes_share_the_items(small_model: Path, small_data: Path, tmp_
         "--device",
         "cpu",
     )
-    environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     for n in (1, 2):
         line = torchrun("eval", str(small_model), *options, "--out", f"{tmp_path}/{n}", n=n)
         subprocess.run(line, env=environment, check=True, capture_output=True, timeout=300)

@@ -145,6 +145,7 @@ MEASURED = (
     + """
 [recipe]
 model.seq_len = 128
+data.val_tokens = 1536
 train.micro_batch = 2
 [analyze]
 sequences = 3
