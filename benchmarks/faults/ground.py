@@ -78,6 +78,8 @@ class Done:
     code: int
     """of its exit; negative, the signal that ended it"""
     said: str
+    late: bool = False
+    """it was still there when its time was over"""
 
     @property
     def traceback(self) -> bool:
@@ -100,17 +102,17 @@ def command(
     child = os.fork()
     if child == 0:
         _become(arguments, folder, log, before)
-    end = time.monotonic() + seconds
+    end, late = time.monotonic() + seconds, False
     while True:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
             break
         if time.monotonic() > end:
             os.kill(child, signal.SIGKILL)
-            end = float("inf")
+            end, late = float("inf"), True
         time.sleep(0.002)
     code = os.waitstatus_to_exitcode(status)
-    return Done(code, log.read_text("utf-8", "replace") if log.exists() else "")
+    return Done(code, log.read_text("utf-8", "replace") if log.exists() else "", late)
 
 
 def _become(arguments: list[str], folder: Path, log: Path, before: Callable[[], None]) -> None:

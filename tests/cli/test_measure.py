@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -16,7 +17,7 @@ from prism_transformer.hf import load
 from prism_transformer.training.run import checkpoints
 from tests.conftest import Prism
 from tests.eval.files import rows_of, write_rows
-from tests.training.runs import finish, tiny, torchrun
+from tests.training.runs import command, finish, run_command, tiny, torchrun
 
 
 def test_a_run_and_its_export_score_alike(
@@ -144,7 +145,7 @@ def test_two_processes_share_the_items(small_model: Path, small_data: Path, tmp_
         "--device",
         "cpu",
     )
-    environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     for n in (1, 2):
         line = torchrun("eval", str(small_model), *options, "--out", f"{tmp_path}/{n}", n=n)
         subprocess.run(line, env=environment, check=True, capture_output=True, timeout=300)
@@ -155,6 +156,60 @@ def test_two_processes_share_the_items(small_model: Path, small_data: Path, tmp_
             assert two["metrics"][task][metric] == (value and pytest.approx(value, rel=1e-5))
         tables = [pq.read_table(tmp_path / f"{n}/{task}.parquet") for n in (1, 2)]
         assert tables[0]["item_sha256"] == tables[1]["item_sha256"]
+
+
+def _close(one: Any, other: Any) -> None:
+    """The same structure, its numbers within rounding of their sums."""
+    assert type(one) is type(other)
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for key, value in one.items():
+            _close(value, other[key])
+    elif isinstance(one, list):
+        assert len(one) == len(other)
+        for pair in zip(one, other, strict=True):
+            _close(*pair)
+    elif isinstance(one, float):
+        # The error of two equal numbers is nothing but rounding.
+        assert other == pytest.approx(one, rel=1e-9, abs=1e-6)
+    else:
+        assert one == other
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("line", "n"),
+    [
+        (("loss", "--sequences", "7", "--batch", "2"), 2),
+        (("loss", "--sequences", "2"), 3),  # one process has nothing to do
+        (("analyze", "--sequences", "5", "--effective-rank"), 2),
+        (("analyze", "--sequences", "1"), 2),
+    ],
+    ids=["loss", "loss-idle", "analyze", "analyze-idle"],
+)
+def test_several_processes_measure_as_one_does(
+    trained: Path, tmp_path: Path, line: tuple[str, ...], n: int
+) -> None:
+    verb, *options = line
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    given = (verb, str(run), *options, "--device", "cpu", "--json")
+    one, several = (
+        run_command(each, tmp_path) for each in (command(*given), torchrun(*given, n=n))
+    )
+    assert one.returncode == several.returncode == 0, one.stderr + several.stderr
+    _close(json.loads(one.stdout), json.loads(several.stdout))  # one of them spoke
+
+
+@pytest.mark.slow
+def test_several_processes_compare_two_arms(trained: Path, uniform: Path, tmp_path: Path) -> None:
+    """Each is measured by all of them, one after the other."""
+    arms = (str(uniform), "--compare", str(trained))
+    line = ("analyze", *arms, "--sequences", "2", "--figure", "two.svg", "--device", "cpu")
+    done = run_command(torchrun(*line), tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("wrote ") == 3
+    assert (tmp_path / "two.svg").exists()
 
 
 @pytest.fixture(scope="session")

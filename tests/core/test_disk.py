@@ -10,10 +10,13 @@ import pytest
 
 from prism_transformer.core.disk import (
     appended,
+    file_sha256,
     locked,
     new_folder,
     partial_of,
     plain_name,
+    read_json,
+    read_whole,
     sweep_partial,
     write_whole,
     writing,
@@ -158,6 +161,17 @@ def test_a_folder_with_a_key_is_found_by_others_and_not_swept(tmp_path: Path) ->
         with pytest.raises(InputError, match="File exists"), new_folder(target, "shared"):
             pass
     assert [path.name for path in target.iterdir()] == ["part"]
+
+
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
+    pipe = tmp_path / "environment.json"
+    os.mkfifo(pipe)
+    with pytest.raises(InputError, match=r"environment\.json: cannot be read: is no ordinary file"):
+        read_json(pipe)
+    with pytest.raises(OSError, match="is no ordinary file"):
+        file_sha256(pipe)
+    (tmp_path / "there").write_bytes(b"x")
+    assert read_whole(tmp_path / "there") == b"x"
 
 
 def test_the_file_that_failed_is_named(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from prism_transformer.analysis.profile import attention_profile
+from prism_transformer.analysis.profile import Profile, attention_profile
 from prism_transformer.core.progress import Advance, Begun, Event, Measured, Note, Of
 from prism_transformer.models.cost import utilisation_flops
 from prism_transformer.study.collected import read_collected
@@ -138,6 +138,50 @@ def test_processes_train_a_cell_together(tmp_path: Path, data: Path) -> None:
         assert together == pytest.approx(single, abs=1e-4)
         sessions = home.collect().facts.runs[0].sessions
         assert [session["processes"] for session in sessions] == [2]
+
+
+MEASURED = (
+    STUDY
+    + """
+[recipe]
+model.seq_len = 128
+data.val_tokens = 1536
+train.micro_batch = 2
+[analyze]
+sequences = 3
+[loss]
+sequences = 12
+[eval]
+tasks = ["diagnostic"]
+limit = 3
+"""
+)
+
+
+@pytest.mark.slow
+def test_processes_measure_a_cell_together(tmp_path: Path, data: Path) -> None:
+    """And find what one finds, to the rounding of sums."""
+    plan = tiny_plan(tmp_path, data, MEASURED)
+    alone = StudyFolder(plan, tmp_path / "alone")
+    Worker(plan, alone.folder, device="cpu").do("prism-seed0", 20)
+    cell = plan.cell("prism", plan.cells[0].point, 0)
+    one = alone.run_of(cell)
+    shutil.copytree(alone.folder, tmp_path / "two")
+    two = StudyFolder(plan, tmp_path / "two").run_of(cell)
+    for folder in ("analysis", "eval"):
+        shutil.rmtree(two.folder / folder)
+    assert two.to_do(20) == ["eval", "loss", "analyze"]
+    Worker(plan, tmp_path / "two", processes=2, device="cpu").do("prism-seed0", 20)
+    assert two.to_do(20) == []
+    losses = [json.loads((run.analysis_folder / "loss.json").read_text()) for run in (one, two)]
+    assert losses[1]["sequences"] == losses[0]["sequences"] == 12
+    assert losses[1]["loss"] == pytest.approx(losses[0]["loss"], rel=1e-12)
+    profiles = [Profile.read(run.analysis_folder / "attention.json") for run in (one, two)]
+    assert [profile.n_sequences for profile in profiles] == [3, 3]
+    for statistic in profiles[0].statistics:
+        assert profiles[1].means(statistic) == pytest.approx(profiles[0].means(statistic), rel=1e-9)
+    (scored,) = two.folder.rglob("diagnostic.json")
+    assert json.loads(scored.read_text())["processes"] == 2
 
 
 AUTO = STUDY.replace("[arms]", '[recipe]\ntrain.compile = "auto"\ntrain.tokens = {tokens}\n[arms]')

@@ -10,7 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
+from prism_transformer.training.distributed import Share, World
 from prism_transformer.training.run import read_environment, read_metrics
 from tests.training.runs import (
     assert_same_end,
@@ -34,6 +36,21 @@ def launch(folder: Path, data: Path, *arguments: str, n: int = 2) -> None:
     line = torchrun("train", str(data / "tiny.toml"), *arguments, n=n)
     done = run_command(line, folder, seconds=900)  # where both compile
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 8])
+@pytest.mark.parametrize("pieces", [1, 2, 7, 16])
+def test_shares_are_every_piece_once(size: int, pieces: int) -> None:
+    shares = [Share(World(rank, size, torch.device("cpu"), None), pieces) for rank in range(size)]
+    working = [list(share.pieces) for share in shares[:pieces]]
+    assert sorted(piece for each in working for piece in each) == list(range(pieces))
+    assert max(map(len, working)) - min(map(len, working)) <= 1
+    # Whoever has none does the first one, for its shape, and adds nothing.
+    assert [list(share.pieces) for share in shares[pieces:]] == [[0]] * max(0, size - pieces)
+
+
+def test_no_work_is_nobody_s_share() -> None:
+    assert list(Share(World(1, 2, torch.device("cpu"), None), 0).pieces) == []
 
 
 @pytest.mark.slow

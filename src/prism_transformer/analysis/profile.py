@@ -21,6 +21,7 @@ from prism_transformer.core.table import Column, Table, words
 from prism_transformer.eval.text import open_on_text
 from prism_transformer.hf.load import Source
 from prism_transformer.schedule import HeadSchedule
+from prism_transformer.training.distributed import WHOLE, Share, work_together
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -172,24 +173,34 @@ def attention_profile(
     A model that is at hand needs ``batches`` of tokens (B, T), all of one length, none padded. A
     run, a Hugging Face folder or a hub name is opened with its text, and its profile is kept: in
     the run, or below ``analysis/``. ``text`` and ``length`` are as ``open_on_text`` takes them.
+    Launched by torchrun, every process calls this for a name, measures a share, gets the whole.
     """
     if isinstance(source, nn.Module):
         if batches is None:
             raise InputError("a model needs batches of tokens to be measured on")
-        return _profile(source, batches, effective_rank)
+        return _profile(source, batches, effective_rank, WHOLE)
     if batches is not None:
         raise InputError(f"{source}: brings its text; batches are for models that are at hand")
     opened = open_on_text(
         source, checkpoint=checkpoint, text=text, length=length, windows=sequences, device=device
     )
-    rows = opened.batches(sequences, batch)
-    shown = counted(tell, f"measuring {opened.named}", rows, -(-sequences // batch), "batches")
-    profile = _profile(opened.model, (each[:, :-1] for each in shown), effective_rank)
-    return replace(profile, source=str(opened.named), text=opened.text).write(opened.home)
+    with work_together(next(opened.model.parameters()).device) as world:
+        share, tell = Share(world, -(-sequences // batch)), tell if world.is_first else silent
+        rows = opened.batches(sequences, batch, share)
+        shown = counted(tell, f"measuring {opened.named}", rows, len(share.pieces), "batches")
+        tokens = (each[:, :-1] for each in shown)
+        profile = _profile(opened.model, tokens, effective_rank, share)
+        profile = replace(profile, source=str(opened.named), text=opened.text)
+        if world.is_first:
+            profile.write(opened.home)
+        world.wait()  # nobody looks for a file that is still being written
+    return replace(profile, file=opened.home / PROFILE_FILE)
 
 
-def _profile(model: nn.Module, batches: Iterable[Tensor], effective_rank: bool) -> Profile:
-    found = record(model, batches, effective_rank)
+def _profile(
+    model: nn.Module, batches: Iterable[Tensor], effective_rank: bool, share: Share
+) -> Profile:
+    found = record(model, batches, effective_rank, share)
     return Profile(found.seq_len, found.n_sequences, tuple(found.widths), found.layers())
 
 

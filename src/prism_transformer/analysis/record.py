@@ -22,6 +22,7 @@ from transformers.masking_utils import sdpa_mask
 from prism_transformer.analysis.observe import STATISTICS, observe
 from prism_transformer.core.errors import InputError, first_line
 from prism_transformer.model import PrismLM, causal_attention
+from prism_transformer.training.distributed import WHOLE, Share
 
 Array = np.ndarray
 Watch = AbstractContextManager[Callable[[Tensor], None]]
@@ -99,6 +100,12 @@ class Recorder:
             outer = torch.einsum("bhtk,bhtl->hkl", half, half)
             self.outer[layer] = self.outer.get(layer, 0) + outer
 
+    def add_up(self, share: Share) -> None:
+        """Make the sums those of all processes that measure together."""
+        for sums in self.sums:
+            sums.update({name: share.added(moments) for name, moments in sums.items()})
+        self.outer = {layer: share.added(outer) for layer, outer in self.outer.items()}
+
     @property
     def n_sequences(self) -> int:
         return int(self.sums[0]["distance"][0, 0]) if self.sums else 0
@@ -134,13 +141,20 @@ def _effective_ranks(outer: Tensor) -> Array:
     return torch.special.entr(shares).sum(-1).exp().cpu().numpy()
 
 
-def record(model: nn.Module, batches: Iterable[Tensor], effective_rank: bool = False) -> Recorder:
+def record(
+    model: nn.Module,
+    batches: Iterable[Tensor],
+    effective_rank: bool = False,
+    share: Share = WHOLE,
+) -> Recorder:
     """Run batches of tokens (B, T) through a Prism model or any Hugging Face causal LM.
 
-    All sequences have one length and no padding. The model's own computation is not changed.
+    All sequences have one length and no padding. The model's own computation is not changed. Of a
+    share of the batches comes back what was recorded of all of them.
     """
     recorder = Recorder(effective_rank)
     watch(model, batches, recorder)
+    recorder.add_up(share)
     return recorder
 
 

@@ -17,6 +17,7 @@ from prism_transformer.cli.terminal import (
     print_json,
     print_table,
     say,
+    speaks,
 )
 from prism_transformer.core.errors import InputError
 
@@ -57,7 +58,8 @@ def analyze(
 ) -> None:
     """Where each head attends: the paper's attention distance, and what may explain it.
 
-    Exact, without a T x T matrix, for runs and for any Hugging Face causal LM.
+    Exact, without a T x T matrix, for runs and for any Hugging Face causal LM. For several devices:
+    torchrun --nproc-per-node 8 -m prism_transformer analyze SOURCE
 
     Parameters
     ----------
@@ -106,6 +108,8 @@ def analyze(
         )
         first, second = ([measure(name) for name in arm] for arm in (sources, compare or ()))
     profiles, table = [*first, *second], layer_table(first, second, statistic)
+    if not speaks():
+        return
     if figure is not None:
         from prism_transformer.figures.style import save
 
@@ -186,10 +190,13 @@ def loss(
     checkpoint: Checkpoint = None,
     rope_scaling: str | None = None,
     extrapolate: bool = False,
+    keep: Force = False,
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
     """Loss, perplexity and bits per byte on text, also by position in the context.
+
+    For several devices: torchrun --nproc-per-node 8 -m prism_transformer loss SOURCE
 
     Parameters
     ----------
@@ -205,6 +212,8 @@ def loss(
         Rescale rotary positions first: linear:2, dynamic:2 or yarn:4.
     extrapolate
         Go beyond the model's context with its positions as they are.
+    keep
+        Write it down beside the model's other measurements, where a study looks for it.
     """
     from prism_transformer.cli.progress import shown
     from prism_transformer.eval.text import text_loss
@@ -222,6 +231,10 @@ def loss(
             device=device,
             tell=tell,
         )
+    if not speaks():
+        return
+    if keep:
+        found.write()
     if as_json:
         print_json(found.to_json())
         return
@@ -281,7 +294,7 @@ def evaluate(
     from prism_transformer.eval import harness
 
     console = make_console(stderr=as_json)
-    console.quiet = not harness.is_first()
+    console.quiet = not speaks()
     with shown(console) as tell:
         done = harness.evaluate(
             source,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -56,6 +57,11 @@ class _Console(Console):
     def on_broken_pipe(self) -> None:
         """Let the command's ``main`` decide the exit code; rich would make it 1."""
         raise BrokenPipeError
+
+
+def speaks() -> bool:
+    """Whether this process does: of those that torchrun or accelerate launched, the first."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def say(console: Console, text: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from prism_transformer.cli.overrides import NOTHING, Short, given, joined
-from prism_transformer.cli.terminal import Device, Whole, whole
+from prism_transformer.cli.terminal import Device, Whole, make_console, speaks, whole
 
 LATER = "Stop after this step, saved; `prism resume` goes on from there."
 Until = Annotated[int | None, Parameter(converter=whole, help=LATER)]
@@ -96,7 +95,6 @@ def resume(run: Path, /, *overrides: str, until: Until = None, device: Device = 
 def _shown(work: Callable[[Tell], object]) -> int:
     """Train while showing progress; the exit code."""
     from prism_transformer.cli.progress import shown, tell_line
-    from prism_transformer.cli.terminal import make_console
     from prism_transformer.training.stopping import Stopped
 
     console = make_console()
@@ -105,7 +103,7 @@ def _shown(work: Callable[[Tell], object]) -> int:
             work(tell)
     except Stopped as stop:
         # Under torchrun every process stops, and the first one speaks for all.
-        if os.environ.get("RANK", "0") == "0":
+        if speaks():
             tell_line(console, str(stop))
         return stop.exit_code
     return 0

@@ -16,6 +16,7 @@ import socket
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 from time import sleep
 from typing import IO, Any
@@ -55,10 +56,25 @@ def _blamed(error: OSError, place: Path) -> str:
     return f"{file}: cannot be written" if within else str(file)
 
 
+def opened(file: Path) -> BufferedReader:
+    """A file of a folder of ours, to be read; a pipe in its place would be waited for for ever."""
+    number = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise OSError(errno.EINVAL, "is no ordinary file", str(file))
+    return os.fdopen(number, "rb")
+
+
+def read_whole(file: Path) -> bytes:
+    """All that a file of a folder of ours holds."""
+    with opened(file) as stream:
+        return stream.read()
+
+
 def read_json(file: Path) -> Any:
     """What a JSON file holds."""
     try:
-        return json.loads(file.read_text("utf-8"))
+        return json.loads(read_whole(file).decode("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"{file}: cannot be read: {reason}") from None
@@ -80,7 +96,7 @@ def reading(file: Path) -> Iterator[None]:
 
 def file_sha256(file: Path) -> str:
     """Hash of a whole file."""
-    with file.open("rb") as stream:
+    with opened(file) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
@@ -294,7 +310,7 @@ def _lock(folder: Path) -> int | None:
 def _holder(folder: Path) -> str:
     """Who has a folder's lock, in its own words; nothing where it did not say."""
     try:
-        said = (folder / LOCK_FILE).read_bytes()[:200].decode("utf-8", "replace")
+        said = read_whole(folder / LOCK_FILE)[:200].decode("utf-8", "replace")
     except OSError:
         said = ""
     return f" ({visible(said)})" if said else ""

@@ -20,7 +20,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from prism_transformer.core.disk import file_sha256, write_whole
+from prism_transformer.core.disk import file_sha256, read_whole, write_whole
 from prism_transformer.core.errors import InputError
 from prism_transformer.data.shards import (
     ShardEntry,
@@ -188,7 +188,7 @@ def open_windows(folder: Path, split: Split, seq_len: int, vocab_size: int) -> W
 def _remembered(memory: Path) -> dict[str, object]:
     """Stamps of the files of a folder that were checked before."""
     try:
-        return dict(json.loads(memory.read_text("utf-8")))
+        return dict(json.loads(read_whole(memory)))
     except (OSError, ValueError, TypeError, RecursionError):  # a lost memory is made anew
         return {}
 

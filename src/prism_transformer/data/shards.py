@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
-from prism_transformer.core.disk import open_here, plain_name, reading, write_whole
+from prism_transformer.core.disk import open_here, opened, plain_name, reading, write_whole
 from prism_transformer.core.errors import InputError, plain_reason
 from prism_transformer.core.sealed import read_sealed, sealed_json
 
@@ -72,7 +72,7 @@ def open_shard(file: Path) -> Tokens:
 
 def _read_header(file: Path) -> tuple[Variant, int]:
     try:
-        with file.open("rb") as stream:
+        with opened(file) as stream:
             raw = stream.read(HEADER_BYTES)
     except OSError as error:
         raise ShardError(f"{file}: cannot be read: {error.strerror}") from None
@@ -151,14 +151,14 @@ class Blocks(BaseModel):
 
     def differs(self, file: Path, number: int) -> bool:
         """Whether a block is not what it was."""
-        with reading(file), file.open("rb") as stream:
+        with reading(file), opened(file) as stream:
             stream.seek(number * self.size)
             content = stream.read(self.size)
         return hashlib.sha256(content).hexdigest() != self.sha256[number]
 
 
 def _block_sums(file: Path, size: int) -> Iterator[str]:
-    with file.open("rb") as stream:
+    with opened(file) as stream:
         while content := stream.read(size):
             yield hashlib.sha256(content).hexdigest()
 

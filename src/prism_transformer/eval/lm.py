@@ -6,6 +6,7 @@ It reaches into lm_eval where there is no other way; pyproject.toml pins the ver
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -81,6 +82,9 @@ class WatchedLM(HFLM):
 
 def open_model(source: str, dtype: str, batch: int, device: str) -> WatchedLM:
     """Open a Hugging Face folder or hub model as lm_eval does."""
+    if device == "cpu":
+        # Or accelerate looks for GPUs, finds none, and every process does all of the work.
+        os.environ.setdefault("ACCELERATE_USE_CPU", "true")
     try:
         model = WatchedLM(
             pretrained=source, dtype=dtype, batch_size=batch, device=device, **OUR_CODE

@@ -41,6 +41,7 @@ from prism_transformer.hf.load import (
 from prism_transformer.model import PrismLM
 from prism_transformer.models.weights import load_model
 from prism_transformer.training.device import find_device
+from prism_transformer.training.distributed import WHOLE, Share, work_together
 from prism_transformer.training.run import read_environment, read_run, run_tokenizer
 
 MAX_SEQ_LEN = 1024  # of other models, where no length is given: theirs may not fit into memory
@@ -91,11 +92,12 @@ class ModelOnText:
         """Where what is measured of the model is kept."""
         return self.named.home("analysis")
 
-    def batches(self, n_sequences: int, batch: int) -> Iterator[Tensor]:
-        """The first windows, from the first on: (B, seq_len + 1)."""
+    def batches(self, n_sequences: int, batch: int, share: Share | None = None) -> Iterator[Tensor]:
+        """The first windows, from the first on: (B, seq_len + 1); of a share, its batches."""
         if n_sequences > len(self.rows):
             raise InputError(f"{self.text}: has {len(self.rows)} windows, {n_sequences} were asked")
-        for start in range(0, n_sequences, batch):
+        starts = range(0, n_sequences, batch)
+        for start in starts if share is None else (starts[piece] for piece in share.pieces):
             yield torch.from_numpy(self.rows.read(range(start, min(start + batch, n_sequences))))
 
 
@@ -306,7 +308,8 @@ def text_loss(
 ) -> TextLoss:
     """Measure the loss of a run, a Hugging Face folder or a hub name on text.
 
-    ``sequences``: all of a run's validation slice when left out, else 64.
+    ``sequences``: all of a run's validation slice when left out, else 64. Launched by torchrun,
+    every process calls this, scores its share and gets the whole.
     """
     windows = sequences or DEFAULT_SEQUENCES
     opened = open_on_text(
@@ -320,16 +323,23 @@ def text_loss(
         model = with_rope_scaling(model, rope_scaling)
     check_context(model, opened.seq_len, extrapolate)
     count = sequences or opened.n_scored or min(DEFAULT_SEQUENCES, len(opened.rows))
-    batches = opened.batches(count, batch)
-    found = measure_loss(model, counted(tell, "scoring", batches, -(-count // batch), "batches"))
-    # Read again rather than kept: bytes are counted only where the measurement went well.
-    n_bytes = sum(opened.n_bytes(rows[:, 1:].numpy()) for rows in opened.batches(count, batch))
+    with work_together(model.device) as world:
+        share = Share(world, -(-count // batch))
+        batches = opened.batches(count, batch, share)
+        shown = counted(
+            tell if world.is_first else silent, "scoring", batches, len(share.pieces), "batches"
+        )
+        found = measure_loss(model, shown, share)
+        # Read again rather than kept: bytes are counted only where the measurement went well.
+        batches = opened.batches(count, batch, share)
+        n_bytes = sum(opened.n_bytes(rows[:, 1:].numpy()) for rows in batches)
+        n_bytes = int(share.added(torch.tensor(n_bytes)))
     return TextLoss(str(opened.named), opened.text, opened.seq_len, found, n_bytes, opened.home)
 
 
 @torch.no_grad()
-def measure_loss(model: Any, batches: Iterable[Tensor]) -> Loss:
-    """The loss of a Hugging Face causal LM on windows (B, T + 1)."""
+def measure_loss(model: Any, batches: Iterable[Tensor], share: Share = WHOLE) -> Loss:
+    """The loss of a Hugging Face causal LM on windows (B, T + 1); of a share, that of the whole."""
     model.eval()
     total: NDArray[np.float64] | float = 0.0
     means: list[float] = []
@@ -341,9 +351,12 @@ def measure_loss(model: Any, batches: Iterable[Tensor]) -> Loss:
         means += losses.mean(1).tolist()
     if isinstance(total, float):
         raise InputError("no sequence was measured")
-    n = len(means)
-    error = float(np.std(means, ddof=1) / n**0.5) if n > 1 else math.nan
-    return Loss(total.size * n, n, total / n, error)
+    each = np.array(means)
+    n, summed = share.added(torch.tensor([len(each), each.sum()], dtype=torch.float64)).tolist()
+    spread = float(share.added(torch.tensor(((each - summed / n) ** 2).sum())))
+    error = math.sqrt(spread / (n - 1) / n) if n > 1 else math.nan
+    total = share.added(torch.from_numpy(total)).numpy()
+    return Loss(total.size * int(n), int(n), total / n, error)
 
 
 def check_context(model: Any, length: int, extrapolate: bool) -> None:

@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from prism_transformer.core.disk import reading, write_whole, writing
+from prism_transformer.core.disk import read_whole, reading, write_whole, writing
 from prism_transformer.core.errors import InputError, explain
 from prism_transformer.core.sealed import read_sealed, sealed_json
 from prism_transformer.eval.tasks import known_items
@@ -372,7 +372,7 @@ def _read_facts(folder: Path) -> tuple[StudyFacts, dict[str, str]]:
 def _read_table(file: Path, sums: Mapping[str, str]) -> pd.DataFrame:
     """A table of the folder, if it is the one that study.json was written for."""
     with reading(file):
-        content = file.read_bytes()
+        content = read_whole(file)
         # Older folders have no sums.
         if sums and sums.get(file.name) != hashlib.sha256(content).hexdigest():
             raise InputError(

@@ -1,4 +1,4 @@
-"""Processes that train one run together, started by torchrun and followed from outside.
+"""Processes that train or measure one run together, started by torchrun and followed from outside.
 
 On one machine torchrun starts them. In a Slurm job of several nodes srun starts one torchrun on
 each, all with the same line; they meet at the first node.
@@ -13,7 +13,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import sleep
@@ -55,19 +55,34 @@ def train_together(run: StudyRun, until: int, processes: int, device: str, tell:
         run.folder.parent.mkdir(parents=True, exist_ok=True)
         write_whole(recipe_file, recipe_toml(run.cell.recipe))
         launch += ["train", str(recipe_file), "--out", str(run.folder)]
+    launch += ["--until", str(until), "--device", device]
+    # Processes share no memory with us: their progress is what they write down of it.
+    try:
+        for row in _rows(launch, run, tell):
+            tell(Measured(row))
+    finally:
+        recipe_file.unlink(missing_ok=True)
+
+
+def measure_together(run: StudyRun, line: Sequence[str], processes: int, tell: Tell) -> None:
+    """Have a command that measures a run done by several processes, each with its share."""
+    launch = [*launcher(processes, os.environ), "-m", "prism_transformer", *line]
+    for _ in _rows(launch, run, tell):
+        pass
+
+
+def _rows(launch: Sequence[str], run: StudyRun, tell: Tell) -> Iterator[Row]:
+    """Run processes to their end; new rows of the run's metrics while they do."""
     log = log_of(run.folder)
     with appended(log) as stream, StopRequest(tell) as stop:
         job = subprocess.Popen(
-            [*launch, "--until", str(until), "--device", device],
+            launch,
             stdout=stream,
             stderr=subprocess.STDOUT,
             preexec_fn=_die_with_parent,
             start_new_session=True,  # a terminal's Ctrl-C would be the first of two
         )
-        # Processes share no memory with us: their progress is what they write down of it.
-        for row in _follow(run.folder / METRICS_FILE, job, stop):
-            tell(Measured(row))
-    recipe_file.unlink(missing_ok=True)
+        yield from _follow(run.folder / METRICS_FILE, job, stop)
     if job.returncode and stop.requested:
         raise Stopped(f"stopped {run.cell.name}, saved", stop.signal)
     if job.returncode:

@@ -33,7 +33,7 @@ from prism_transformer.core.sealed import sealed_json
 from prism_transformer.eval.text import text_loss
 from prism_transformer.models.cost import utilisation_flops
 from prism_transformer.recipe import Recipe
-from prism_transformer.study.launch import log_of, train_together
+from prism_transformer.study.launch import log_of, measure_together, train_together
 from prism_transformer.study.plan import Cell, Plan
 from prism_transformer.study.queue import CLAIMS
 from prism_transformer.study.runs import (
@@ -62,7 +62,7 @@ class Worker:
     plan: Plan
     folder: Path
     processes: int = 1
-    """that train one cell together"""
+    """that train and measure one cell together"""
     device: str = "auto"
     tell: Tell = silent
     """hears ``Of(cell name, event)``, and a note when a cell failed"""
@@ -126,7 +126,10 @@ class Worker:
     def _look(self, stage: str, run: StudyRun, step: str, tell: Tell) -> None:
         """What a stage measures of the checkpoint at a step."""
         study, place = run.study, self.device
-        if stage == "eval" and study.eval:
+        if self.processes > 1:
+            line = [*_line(stage, run, step), "--device", place]
+            measure_together(run, line, self.processes, tell)
+        elif stage == "eval" and study.eval:
             _evaluate(run, study.eval, step, place, tell)
         elif stage == "loss" and study.loss:
             windows = study.loss.sequences
@@ -173,6 +176,22 @@ def shared_compiler(plan: Plan, folder: Path, cell: Cell, device: str) -> dict[s
     pays = compiling_pays(flops, where, len(runs))
     known, end = ("on", "share compiled code") if pays else ("off", "are over before that pays")
     return {COMPILE: f"{known}: the study's {len(runs)} runs of {flops:.0e} FLOPs {end}"}
+
+
+def _line(stage: str, run: StudyRun, step: str) -> list[str]:
+    """The command that measures the same, for processes that share the work."""
+    study, line = run.study, [stage, str(run.folder), "--checkpoint", step]
+    options: dict[str, object] = {}
+    if stage == "eval" and study.eval:
+        options = {"batch": study.eval.batch, "data": study.eval.data, "limit": study.eval.limit}
+        line += ["--tasks", *study.eval.tasks]
+    elif stage == "loss" and study.loss:
+        options = {"sequences": study.loss.sequences, "batch": LOSS_BATCH}
+        line += ["--keep"]
+    elif study.analyze:
+        options = {"sequences": study.analyze.sequences}
+    given = {name: value for name, value in options.items() if value is not None}
+    return [*line, *(part for name in given for part in (f"--{name}", str(given[name])))]
 
 
 @contextmanager

@@ -100,7 +100,8 @@ def _train(
         raise InputError(f"--until {until}: the run has {recipe.n_steps} steps")
     # Whatever is wrong with the device or the compiler is said before anything is written.
     settings = begin(settle(recipe, device))
-    with all_alive(run.folder), join_world(settings.device) as world:
+    again = f"launch it again with `resume {run.folder}`, it goes on from the last checkpoint"
+    with all_alive(again), join_world(settings.device) as world:
         tell = tell if world.is_first else silent
         if world.is_first and recipe.data.corpus == EMBEDDED:
             ensure_prepared(recipe, tell=tell)

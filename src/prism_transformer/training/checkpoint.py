@@ -19,7 +19,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from prism_transformer.core.disk import file_sha256, new_folder, reading
+from prism_transformer.core.disk import file_sha256, new_folder, read_whole, reading
 from prism_transformer.core.errors import InputError
 from prism_transformer.models.weights import write_model, write_tensors
 from prism_transformer.recipe import Recipe
@@ -100,7 +100,7 @@ def check_checkpoint(folder: Path) -> None:
     """Refuse a checkpoint in which any byte is not as it was written."""
     # A missing file, a further one and a changed one are all the same thing: not what was written.
     try:
-        sums = dict(json.loads((folder / SUMS_FILE).read_text("utf-8")))
+        sums = dict(json.loads(read_whole(folder / SUMS_FILE)))
         found = {file.name for file in folder.iterdir()} - {SUMS_FILE}
         broken = [name for name in found & sums.keys() if file_sha256(folder / name) != sums[name]]
     except (OSError, ValueError, TypeError) as error:
@@ -115,7 +115,7 @@ def check_checkpoint(folder: Path) -> None:
 def read_state(folder: Path) -> State:
     """How far a sound checkpoint is."""
     with reading(folder / STATE_FILE):
-        return State(**json.loads((folder / STATE_FILE).read_text("utf-8")))
+        return State(**json.loads(read_whole(folder / STATE_FILE)))
 
 
 def newest_sound(run: Path) -> tuple[Path | None, dict[Path, str]]:

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -99,8 +98,47 @@ def join_world(device: torch.device) -> Iterator[World]:
         dist.destroy_process_group()
 
 
+@dataclass(frozen=True)
+class Share:
+    """The part of one process in work of so many pieces, and the way to the sum of all parts."""
+
+    world: World
+    n_pieces: int
+
+    @property
+    def pieces(self) -> range:
+        """The pieces of this process.
+
+        Nobody is without: whoever would be does the first one, too, to know what is to be added up,
+        and adds nothing.
+        """
+        return range(self.world.rank, self.n_pieces, self.world.size) or range(
+            min(1, self.n_pieces)
+        )
+
+    def added(self, values: Tensor) -> Tensor:
+        """The sum over all processes, as float64 on the CPU; all must ask together."""
+        mine = values.detach().to("cpu", torch.float64)
+        if self.world.size == 1:
+            return mine
+        if self.world.rank >= self.n_pieces:
+            mine = torch.zeros_like(mine)
+        dist.all_reduce(mine, group=self.world.patient)
+        return mine
+
+
+WHOLE = Share(World(0, 1, torch.device("cpu"), None), 1)  # of a process that works alone
+
+
 @contextmanager
-def all_alive(folder: Path) -> Iterator[None]:
+def work_together(device: torch.device) -> Iterator[World]:
+    """Measure with all processes of a torchrun launch, if this is one."""
+    with all_alive("launch it again"), join_world(device) as world:
+        yield world
+
+
+@contextmanager
+def all_alive(remedy: str) -> Iterator[None]:
     """Say it plainly when another process of the job is gone."""
     try:
         yield
@@ -112,8 +150,7 @@ def all_alive(folder: Path) -> Iterator[None]:
             # The launcher ends the others, too, and would cut us off before we say why.
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise RunError(
-            f"another process of this job is gone ({first_line(error)}); launch it again with "
-            f"`resume {folder}`, it goes on from the last checkpoint"
+            f"another process of this job is gone ({first_line(error)}); {remedy}"
         ) from None
 
 

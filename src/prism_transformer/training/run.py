@@ -20,7 +20,14 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from prism_transformer.core.disk import file_sha256, open_here, reading, write_whole, writing
+from prism_transformer.core.disk import (
+    file_sha256,
+    open_here,
+    read_whole,
+    reading,
+    write_whole,
+    writing,
+)
 from prism_transformer.core.errors import InputError
 from prism_transformer.core.sealed import read_sealed, sealed_json
 from prism_transformer.core.table import Column, Table
@@ -133,8 +140,8 @@ def covered(run: Path) -> Covered | None:
     """What the newest checkpoint with a sound state remembers; None where there is none."""
     for folder in reversed(checkpoints(run)):
         try:
-            state = (folder / STATE_FILE).read_bytes()
-            sums, facts = json.loads((folder / SUMS_FILE).read_bytes()), json.loads(state)
+            state = read_whole(folder / STATE_FILE)
+            sums, facts = json.loads(read_whole(folder / SUMS_FILE)), json.loads(state)
             if sums[STATE_FILE] == hashlib.sha256(state).hexdigest():
                 return Covered(facts["step"], facts["metrics_bytes"], facts.get("metrics_sha256"))
         except (OSError, ValueError, TypeError, LookupError):
@@ -149,7 +156,7 @@ def read_metrics(folder: Path, n_bytes: int | None = None) -> list[Row]:
     """
     file, known = folder / METRICS_FILE, covered(folder)
     with reading(file):
-        content = file.read_bytes()
+        content = read_whole(file)
         if known is not None:
             known.check(file, content)
         start = 0 if known is None else known.n_bytes
