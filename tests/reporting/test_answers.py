@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 
@@ -75,5 +74,7 @@ def test_while_runs_come_in_nothing_is_decided(tmp_path: Path) -> None:
     assert found.answer.startswith("None yet: 4 of 6 runs are complete. So far prism ends")
     assert "chance" not in found.answer
     assert found.numbers == ()
-    nothing = answer_of([replace(views[0], compared={})], live=True)
-    assert "So far" not in nothing.answer
+    (tmp_path / "begun").mkdir()
+    none = {(arm, 0, n): "missing" for arm in ("uniform", "prism") for n in range(3)}
+    nothing = answer_of(views_of(tmp_path / "begun", drawn(states=none)), live=True)
+    assert nothing.answer == "None yet: 0 of 6 runs are complete."

@@ -17,7 +17,6 @@ from tests.browsing import DESK, PHONE, ROOT, Tab, serious
 from tests.reporting.studies import SMALL, TASKS, at_scale, drawn, factorial, views_of
 from tests.reporting.test_page import many
 
-
 pytestmark = pytest.mark.slow
 
 
