@@ -215,7 +215,7 @@ def test_a_live_page_reads_itself_anew_and_can_be_stopped(
     file = write_page(tmp_path, views_of(tmp_path, drawn(tasks={})), live=True)
     one = Tab(browser, file, bypass_csp=True)
     page = one.page
-    file.write_text(file.read_text("utf-8").replace("None yet", "Some more"), "utf-8")
+    file.write_text(file.read_text("utf-8").replace("Nothing yet", "Some more"), "utf-8")
     page.locator(".answer", has_text="Some more").wait_for()
     page.get_by_role("button", name="stop refreshing").click()
     file.write_text(file.read_text("utf-8").replace("Some more", "Too late"), "utf-8")

@@ -115,8 +115,7 @@ def analyze(
         save(layer_figure(first, second, statistic), figure)
     if as_json:
         named = [{"source": p.source, "text": p.text, **p.to_json()} for p in profiles]
-        rows = table.plain_rows()
-        print_json({"statistic": statistic, "profiles": named, "rows": rows})
+        print_json({"statistic": statistic, "profiles": named, "rows": table.plain_rows()})
         return
     _print_profiles(profiles, table, figure)
 
