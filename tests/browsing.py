@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 PHONE, DESK = {"width": 390, "height": 844}, {"width": 1280, "height": 800}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     program = next(filter(None, map(shutil.which, BROWSERS)), None)
     if program is None:
@@ -29,7 +29,7 @@ def browser() -> Iterator[Any]:
         opened.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The text of axe-core, from node_modules or from npm."""
     inside = Path("node_modules") / "axe-core" / "axe.min.js"

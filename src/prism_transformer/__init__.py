@@ -71,6 +71,7 @@ __all__ = [
     "PrismLM",
     "Run",
     "attention_profile",
+    "attention_view",
     "compare_runs",
     "evaluate",
     "generate",

@@ -129,7 +129,7 @@ def test_a_head_and_a_token_by_keyboard_say_exact_numbers(
     seen = view.models[0]
     query, head = len(seen.tokens) - 2, seen.found.heads[6][1]
     shown = first.locator(".looks tbody tr").all_text_contents()
-    weights = [f"{100 * units / WHOLE:.2f} %" for units in head.weights[query] if units]
+    weights = [f"{100 * int(units) / WHOLE:.2f} %" for units in head.weights[query] if units]
     assert [row[-len(text) :] for row, text in zip(shown, weights, strict=False)] == weights
     # The other model reads the same text and shows the same token.
     other = one.page.locator(".model").nth(1).locator(".text .now")

@@ -237,6 +237,20 @@ def test_two_arms_are_compared(
     assert "mean attention distance, tokens" in drawn
 
 
+def test_a_view_of_two_runs_is_kept_with_the_first(
+    trained: Path, uniform: Path, tmp_path: Path, prism_inside: Prism
+) -> None:
+    done = prism_inside(
+        "analyze", str(trained), "--compare", str(uniform), "--view", "out.html"
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "2 / 8" in done.stdout
+    assert "one text of 32 tokens" in done.stdout
+    page = (tmp_path / "out.html").read_text("utf-8")
+    assert (trained / "analysis/step-00000020/attention.html").read_text("utf-8") == page
+    assert not (uniform / "analysis/step-00000020/attention.html").exists()
+
+
 def test_one_arm_as_json(trained: Path, prism_inside: Prism) -> None:
     done = prism_inside("analyze", str(trained), "--sequences", "2", "--effective-rank", "--json")
     result = json.loads(done.stdout)
@@ -264,6 +278,9 @@ def test_loss_of_a_checkpoint(trained: Path, prism_inside: Prism) -> None:
         (["analyze"], "nothing to analyze"),
         (["analyze", "runs/there/is/none"], "no such run or Hugging Face folder"),
         (["analyze", "{run}", "--statistic", "farness"], "--statistic 'farness': is not one of"),
+        (["analyze", "{run}", "--view", "out.txt"], "out.txt: the page of attention ends in .html"),
+        (["analyze", "{run}", "{run}", "--view", "out.html"], "--view: shows one model, or two"),
+        (["analyze", "{run}", "--view", "o.html", "--figure", "o.svg"], "give one of them"),
         (["analyze", "{run}", "--sequences", "100000"], "windows, 100000 were asked"),
         (["analyze", "{run}", "--text", "no/file.jsonl"], "matches no file"),
         (["analyze", "{run}", "--length", "100000"], "hold no window of 100000"),

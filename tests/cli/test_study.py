@@ -29,6 +29,8 @@ def test_a_study_from_the_plan_to_the_sentence(
     ran = prism_inside("study", "run", file, *ALONE)
     assert ran.returncode == 0, ran.stderr
     assert "prism-seed1: step 20, validation loss" in ran.stdout
+    live = (tmp_path / "studies" / "tiny" / "report" / "index.html").as_uri()
+    assert f"page, while runs come in: {live}" in ran.stdout.replace("\n", "")
     *_, sentence, seeds, rate, space, answer, doubt, _, report = ran.stdout.splitlines()
     assert space == ""
     assert answer.startswith("Answer: ")

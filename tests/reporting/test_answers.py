@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 
@@ -72,8 +71,10 @@ def test_while_runs_come_in_nothing_is_decided(tmp_path: Path) -> None:
     states = {("prism", 0, 2): "missing", ("uniform", 0, 2): "missing"}
     views = views_of(tmp_path, drawn(states=states, noise=1e-5))
     found = answer_of(views, live=True)
-    assert found.answer.startswith("None yet: 4 of 6 runs are complete. So far prism ends")
+    assert found.answer.startswith("Nothing yet: 4 of 6 runs are complete. So far prism ends")
     assert "chance" not in found.answer
     assert found.numbers == ()
-    nothing = answer_of([replace(views[0], compared={})], live=True)
-    assert "So far" not in nothing.answer
+    (tmp_path / "begun").mkdir()
+    none = {(arm, 0, n): "missing" for arm in ("uniform", "prism") for n in range(3)}
+    nothing = answer_of(views_of(tmp_path / "begun", drawn(states=none)), live=True)
+    assert nothing.answer == "Nothing yet: 0 of 6 runs are complete."

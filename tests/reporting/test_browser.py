@@ -65,7 +65,7 @@ def test_figures_have_text_alternatives(tab: Any) -> None:
     page = tab().page
     figures = page.locator("figure svg")
     # Two of each study stand at its top, all others below.
-    assert figures.count() == page.locator("figure").count() == 21
+    assert figures.count() == page.locator("figure").count() == 20
     assert page.locator(".front figure").count() == 4
     for place in range(figures.count()):
         assert figures.nth(place).get_attribute("role") == "img"
@@ -211,17 +211,17 @@ def test_first_screens_of_odd_studies(browser: Any, axe: str, tmp_path: Path, wh
 def test_a_live_page_reads_itself_anew_and_can_be_stopped(
     browser: Any, axe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("prism_transformer.reporting.page.REFRESH", 1)
+    monkeypatch.setattr("prism_transformer.reporting.page.REFRESH", 2)
     file = write_page(tmp_path, views_of(tmp_path, drawn(tasks={})), live=True)
     one = Tab(browser, file, bypass_csp=True)
     page = one.page
-    assert serious(page, axe) == []  # a refresh by <meta> would be
-    file.write_text(file.read_text("utf-8").replace("None yet", "Some more"), "utf-8")
+    file.write_text(file.read_text("utf-8").replace("Nothing yet", "Some more"), "utf-8")
     page.locator(".answer", has_text="Some more").wait_for()
     page.get_by_role("button", name="stop refreshing").click()
     file.write_text(file.read_text("utf-8").replace("Some more", "Too late"), "utf-8")
-    page.wait_for_timeout(1500)
+    page.wait_for_timeout(3000)
     assert "Some more" in page.locator(".answer").text_content()
+    assert serious(page, axe) == []  # a refresh by <meta> would be
     assert one.errors == []
     one.context.close()
 

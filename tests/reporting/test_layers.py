@@ -9,8 +9,7 @@ import pytest
 
 from prism_transformer.figures.style import arm_tones
 from prism_transformer.reporting.layers import effects, held_out, layer_figure
-from tests.reporting.studies import views_of
-from tests.study.frames import make_collected
+from tests.reporting.studies import WORTH, drawn, factorial, views_of
 
 
 def test_layers_with_intervals_and_what_is_left_of_prism(tmp_path: Path) -> None:
@@ -33,6 +32,6 @@ def test_layers_with_intervals_and_what_is_left_of_prism(tmp_path: Path) -> None
 
 
 def test_other_studies_have_none(tmp_path: Path) -> None:
-    views = views_of(tmp_path, make_collected(tasks={}))
+    views = views_of(tmp_path, drawn(tasks={}))
     assert layer_figure(views[0], arm_tones(["uniform"], ["prism"])) is None
     assert effects(views).missing == held_out(views).missing != ""

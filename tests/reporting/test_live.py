@@ -28,7 +28,7 @@ def wait_for(file: Path) -> None:
 def test_a_page_before_any_run_has_begun(tmp_path: Path, data: Path) -> None:
     study = begun(tmp_path, data)
     page = outline(write_live(study, tmp_path / "out"))
-    assert "None yet: 0 of 4 runs are complete." in " ".join(page.words)
+    assert "Nothing yet: 0 of 4 runs are complete." in " ".join(page.words)
     ids = {attributes.get("id") for _, attributes in page.tags}
     assert "claims" not in ids
     assert {"tables", "live"} <= ids

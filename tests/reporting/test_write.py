@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import re
 import subprocess
 import sys
@@ -81,6 +82,23 @@ def test_figures_have_their_numbers_beside_them(tmp_path: Path) -> None:
     assert isinstance(last, Advance)
     drawn_figures = [one for one in made.report.drawings if one.chart is not None]
     assert last.done == last.total == len(drawn_figures)
+
+
+def test_pages_of_attention_are_linked_and_come_along(tmp_path: Path) -> None:
+    study = drawn(tasks={})
+    write_collected(tmp_path / "study" / "collected", study)
+    run, other = (each.run for each in study.facts.runs[:2])
+    for step, words in (("step-10", "older"), ("step-20", "newer")):
+        folder = tmp_path / "study" / "runs" / run / "analysis" / step
+        folder.mkdir(parents=True)
+        (folder / "attention.html").write_text(words)
+        os.utime(folder / "attention.html", (int(step[5:]), int(step[5:])))
+    (tmp_path / "study" / "runs" / other / "analysis" / "step-10").mkdir(parents=True)
+    made = report(tmp_path / "study", tmp_path / "out")
+    page = made.page.read_text("utf-8")
+    assert re.findall(r'href="(attention/[^"]+)"', page) == [f"attention/{run}.html"] * 2
+    assert (tmp_path / "out" / "attention" / f"{run}.html").read_text() == "newer"
+    assert made.files == sum(file.is_file() for file in (tmp_path / "out").rglob("*"))
 
 
 def labels(svg: str) -> list[str]:

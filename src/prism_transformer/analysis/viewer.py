@@ -194,13 +194,13 @@ def _script_json(facts: dict[str, Any]) -> str:
 def _table(one: SeenModel) -> str:
     """Every head's numbers, for who has no script."""
     profile = one.found.profile
-    heads = "".join(
-        f"<tr><td class=n>{layer}</td><td class=n>{head}</td><td class=n>{profile.widths[layer]}"
-        + "".join(f"<td class=n>{found[name].heads[head]:.4g}</td>" for name in SHOWN)
-        + "</tr>"
+    rows = (
+        [layer, head, profile.widths[layer], *(f"{found[name].heads[head]:.4g}" for name in SHOWN)]
         for layer, found in enumerate(profile.layers)
         for head in range(profile.schedule[layer])
     )
+    cells = ("".join(f"<td class=n>{cell}</td>" for cell in row) for row in rows)
+    heads = "".join(f"<tr>{row}</tr>" for row in cells)
     columns = ["layer", "head", "width", *(f"{name}, {unit}" for name, unit in SHOWN.values())]
     heading = "".join(f'<th class=n scope="col">{name}</th>' for name in columns)
     name = escape(visible(one.source))

@@ -24,6 +24,8 @@ from prism_transformer.core.errors import InputError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from prism_transformer.analysis.profile import Profile
+    from prism_transformer.core.table import Table
     from prism_transformer.eval.harness import Outcome
 
 Text = Annotated[
@@ -84,8 +86,6 @@ def analyze(
         Instead, write a page that looks into one text: every head, and its weights over the words.
         Ends in .html; one model, or two with --compare.
     """
-    from prism_transformer.analysis.profile import attention_profile, layer_figure, layer_table
-    from prism_transformer.cli.progress import shown
     from prism_transformer.training.device import keep_memory
 
     _check(sources, statistic, effective_rank)
@@ -94,6 +94,9 @@ def analyze(
         pair = _pair(sources, compare or (), figure)
         _view(pair, view, statistic, text, length, checkpoint, device, as_json)
         return
+    from prism_transformer.analysis.profile import attention_profile, layer_figure, layer_table
+    from prism_transformer.cli.progress import shown
+
     with shown(make_console(stderr=True)) as tell:
         measure = partial(
             attention_profile,
@@ -116,9 +119,12 @@ def analyze(
         save(layer_figure(first, second, statistic), figure)
     if as_json:
         named = [{"source": p.source, "text": p.text, **p.to_json()} for p in profiles]
-        rows = table.plain_rows()
-        print_json({"statistic": statistic, "profiles": named, "rows": rows})
+        print_json({"statistic": statistic, "profiles": named, "rows": table.plain_rows()})
         return
+    _print_profiles(profiles, table, figure)
+
+
+def _print_profiles(profiles: Sequence[Profile], table: Table, figure: Path | None) -> None:
     console, one = make_console(), profiles[0]
     print_table(console, table)
     read = f"{one.n_sequences} sequences of {one.seq_len} tokens, last half of each; {one.text}"

@@ -45,7 +45,7 @@ def answer_of(views: Sequence[View], *, live: bool = False) -> Answer:
     if not rows:
         return Answer(question, "One arm only: there is nothing to compare it with.", doubt, ())
     told = tuple(minus(sentence(row)) for row in rows)
-    if len(rows) == 1:
+    if len(rows) == 1 and rows[0].difference is not None:
         main = views[0].main or ""
         said = _begun(plainly(rows[0], main, views[0].baseline))
         return Answer(question, f"{said}{_asked(views)}", doubt, told)
@@ -85,7 +85,7 @@ def _asked(views: Sequence[View]) -> str:
 def _over_points(view: View, rows: Sequence[Contrast]) -> str:
     known = [row.difference for row in rows if row.difference is not None]
     if not known:
-        return f"None yet: no seed is complete in both {view.main} and {view.baseline}."
+        return f"Nothing yet: no seed is complete in both {view.main} and {view.baseline}."
     lower, n = sum(gap.mean < 0 for gap in known), len(known)
     decided = sum(row.decided for row in rows)
     missing = f"; {len(rows) - n} of {len(rows)} have no complete pair" if n < len(rows) else ""
@@ -98,7 +98,7 @@ def _over_points(view: View, rows: Sequence[Contrast]) -> str:
 def _so_far(views: Sequence[View], rows: Sequence[Contrast]) -> str:
     runs = [run for view in views for run in view.runs]
     done = sum(run.state == "complete" for run in runs)
-    said = f"None yet: {done} of {len(runs)} runs are complete."
+    said = f"Nothing yet: {done} of {len(runs)} runs are complete."
     known = [row.difference for row in rows if row.difference is not None]
     if not known:
         return said
@@ -146,7 +146,7 @@ def _closest(view: View) -> tuple[str, float] | None:
 
 def _begun(text: str) -> str:
     """With a capital, unless it begins with a name."""
-    small = ("its ", "one ", "seeds ", "models ", "undecided", "none yet", "at ")
+    small = ("its ", "one ", "seeds ", "models ", "undecided", "at ")
     return text[0].upper() + text[1:] if text.startswith(small) else text
 
 
