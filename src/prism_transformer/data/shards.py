@@ -196,6 +196,9 @@ class Manifest(BaseModel):
     shard_tokens: int
     val_tokens: int  # scored; the validation shard has at least one more
     train_tokens_wanted: int | None
+    revision: str | None = None  # commit of the hub that the corpus was read at
+    where: list[str] = []  # conditions on fields
+    filters: list[str] = []  # of datatrove
     complete: bool = False
     # Where to go on: the document that the next token comes from, and how many of its tokens are
     # written already.
