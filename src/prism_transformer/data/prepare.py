@@ -18,6 +18,7 @@ from prism_transformer.core.errors import InputError
 from prism_transformer.core.progress import Note, Tell, counted, silent
 from prism_transformer.core.table import Table, table_of
 from prism_transformer.data import tokenizer as tokenizers
+from prism_transformer.data.adopting import adopt, token_files
 from prism_transformer.data.corpora import (
     EMBEDDED,
     Corpus,
@@ -33,7 +34,7 @@ from prism_transformer.data.shards import (
     Manifest,
     ShardEntry,
     check_tokens,
-    open_shard,
+    open_entry,
     read_manifest,
 )
 from prism_transformer.data.stream import write_shards
@@ -82,6 +83,8 @@ class Preparation:
     """of datatrove, by name, as in ``GopherQualityFilter:min_doc_words=20``"""
     tasks: int | None = None
     """share the work out over so many tasks; the shards are the same bytes for any number"""
+    token_type: str | None = None
+    """of another tool's token files, where they do not say: uint16, uint32 or int32"""
     piece_bytes: int = 2**26
     """of text that a task takes at once; the shards do not depend on it"""
     on: Literal["here", "slurm"] = "here"
@@ -190,6 +193,9 @@ def ensure_prepared(recipe: Recipe, *, tell: Tell = silent) -> None:
 
 def _prepare(order: Preparation, tell: Tell, *, wait: bool = False) -> Prepared:
     folder = order.place
+    if (files := token_files(order.corpus)) is not None:
+        window = 1 if order.like is None else load_recipe(order.like).model.seq_len
+        return Prepared(folder, adopt(files, order, window, tell), order.budget)
     corpus = _corpus(order)
     executor = _executor(order)
     val_tokens = _val_tokens(order, corpus, tell)
@@ -339,9 +345,9 @@ def verify_shards(folder: Path, *, tell: Tell = silent) -> int:
     if manifest is None:
         raise InputError(f"{folder}: has no manifest, so there is nothing to hold shards against")
     for shard in counted(tell, "verifying", manifest.shards, len(manifest.shards), "shards"):
-        file = folder / shard.file
-        tokens = open_shard(file)
-        if len(tokens) != shard.tokens or file_sha256(file) != shard.sha256:
+        file = manifest.home(folder) / shard.file
+        tokens = open_entry(file.parent, shard)
+        if file_sha256(file) != shard.sha256:
             raise InputError(
                 f"{file}: is not the shard that was prepared: sha256 differs{_where(file, shard)}; "
                 f"remove {folder} and prepare it again, or take it from its source"
