@@ -27,7 +27,7 @@ def test_files_are_trained_on_where_they_are(tmp_path: Path) -> None:
     assert windows.read([0, 3]).tolist() == [tokens[9:20], tokens[39:50]]
     assert windows.names == ["00000_tokens.ds[9:]"]
     names = {"verified.json"}  # what was checked is remembered beside the files
-    assert set(file.name for file in source.iterdir()) - names == set(before)
+    assert {file.name for file in source.iterdir()} - names == set(before)
     assert not list((tmp_path / "out").glob("*.bin"))
 
 

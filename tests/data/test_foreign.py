@@ -59,7 +59,7 @@ def test_datatroves_files(tmp_path: Path) -> None:
             open_foreign(file, "int32")
     bare = by_datatrove(tmp_path, 2)
     Path(f"{bare}.metadata").unlink()
-    with pytest.raises(ShardError, match="does not say .*--token-type uint16 or uint32"):
+    with pytest.raises(ShardError, match=r"does not say .*--token-type uint16 or uint32"):
         open_foreign(bare)
     check(bare, "uint16")
     with pytest.raises(ShardError, match=r"tokens\.ds: .*of another token type"):

@@ -121,8 +121,8 @@ def _entries(file: Path, found: Foreign, manifest: Manifest) -> Iterator[ShardEn
     count, cut = len(found.tokens), 0
     if have < wanted:
         ends = found.ends
-        cut = int(ends[min(np.searchsorted(ends, wanted - have), len(ends) - 1)])
-    sums = {"sha256": file_sha256(file), "blocks": Blocks.of(file)}
+        cut = int(ends[min(int(np.searchsorted(ends, wanted - have)), len(ends) - 1)])
+    sha256, blocks = file_sha256(file), Blocks.of(file)
     kind = next(name for name, dtype in TYPES.items() if dtype == found.tokens.dtype)
     places: list[tuple[Split, int, int]] = [("val", 0, cut), ("train", cut, count)]
     for split, start, stop in places:
@@ -131,5 +131,6 @@ def _entries(file: Path, found: Foreign, manifest: Manifest) -> Iterator[ShardEn
             documents -= int(np.searchsorted(found.ends, start, "right")) if start else 0
             yield ShardEntry(
                 file=file.name, split=split, tokens=stop - start, documents=documents,
-                text_bytes=0, start=start, token_type=kind, **sums,
+                text_bytes=0, start=start, token_type=kind, sha256=sha256,
+                blocks=blocks,
             )  # fmt: skip

@@ -11,15 +11,22 @@ import gzip
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from prism_transformer.data.shards import ShardError, Tokens
 
-TYPES = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4"), "int32": np.dtype("<i4")}
+TYPES: dict[str, np.dtype[Any]] = {
+    "uint16": np.dtype("<u2"),
+    "uint32": np.dtype("<u4"),
+    "int32": np.dtype("<i4"),
+}
 MEGATRON_MAGIC = b"MMIDIDX\0\0"
-MEGATRON_TYPES = {8: "uint16", 4: "int32"}  # the two that its tools choose for tokens
+MEGATRON_TYPES: dict[str, np.dtype[Any]] = {
+    8: "uint16",
+    4: "int32",
+}  # the two that its tools choose for tokens
 HEAD = struct.Struct("<QBQQ")  # version, type, sequences, documents + 1
 
 
