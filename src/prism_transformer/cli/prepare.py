@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -30,6 +30,12 @@ def prepare(
     shard_tokens: Whole = 100_000_000,
     ranks: Path | None = None,
     gigatoken: bool = True,
+    where: tuple[str, ...] = (),
+    filter: tuple[str, ...] = (),
+    token_type: str | None = None,
+    tasks: Whole | None = None,
+    on: Literal["here", "slurm"] = "here",
+    sbatch: tuple[str, ...] = (),
     verify: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
     as_json: Json = False,
 ) -> None:
@@ -41,7 +47,7 @@ def prepare(
     ----------
     corpus
         Folders, files or patterns of .txt, .jsonl, .jsonl.gz, .jsonl.zst and .parquet; or
-        hf:owner/dataset:config, streamed; or sotu, embedded, which is the default.
+        hf:owner/dataset:config@revision, streamed; or sotu, embedded, which is the default.
     recipe
         Take corpus, tokenizer, folder and amounts from this recipe instead.
     like
@@ -66,6 +72,18 @@ def prepare(
         GPT-2's merges: a folder with vocab.bpe and encoder.json, or a .tiktoken file.
     gigatoken
         Use gigatoken where it is installed.
+    where
+        Read only records whose field fits, as in language=en or "language_score>=0.65".
+    filter
+        One of datatrove's filters, as in GopherQualityFilter:min_doc_words=20.
+    token_type
+        Of token files of other tools (.ds, .npy, .bin with .idx), where they do not say it.
+    tasks
+        Share the work out over so many tasks; the shards are the same bytes for any number.
+    on
+        Where tasks run: processes here, or an array job of Slurm.
+    sbatch
+        Options of sbatch, as in partition=cpu.
     verify
         Only check every shard in full.
     """
@@ -77,6 +95,14 @@ def prepare(
     what = _preparation(recipe, {key: each for key, each in said.items() if each is not None})
     how: dict[str, Any] = {"text_key": text_key, "shard_tokens": shard_tokens, "ranks": ranks}
     how |= {"skip_bad": skip_bad, "like": None if recipe else like, "gigatoken": gigatoken}
+    how |= {
+        "where": where,
+        "filters": filter,
+        "tasks": tasks,
+        "on": on,
+        "token_type": token_type,
+        "sbatch": sbatch,
+    }
     order = replace(what, folder=out or what.folder, **how)
     console = make_console()
     with shown(make_console(stderr=as_json)) as tell:

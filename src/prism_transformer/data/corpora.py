@@ -12,16 +12,38 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Generator, Sequence
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
+from time import sleep
 from typing import NamedTuple, Protocol
 
 from prism_transformer.core.errors import InputError
-from prism_transformer.data.records import READERS, Unusable, find_reader, text_at
+from prism_transformer.data.conditions import read_condition
+from prism_transformer.data.hub import (
+    PAUSES,
+    cannot_stream,
+    commit_of,
+    data_files,
+    is_passing,
+    read_name,
+)
+from prism_transformer.data.records import (
+    READERS,
+    WHOLE,
+    Part,
+    Source,
+    Unusable,
+    Where,
+    find_reader,
+    lines_before,
+    parts_of,
+    text_at,
+)
 
 Position = tuple[int, int]
 Name = str | Sequence[str]
-"""``sotu``, a path, a folder or a pattern, ``hf:owner/dataset[:config]``, or several paths"""
+"""``sotu``; a path, folder or pattern, or several; ``hf:owner/name[:config][@revision]``"""
 
 EMBEDDED = "sotu"
 HUB = "hf:"
@@ -41,7 +63,14 @@ class Corpus(Protocol):
     """Documents in a fixed order."""
 
     name: str
-    n_bytes: int | None  # size on disk, where known, for progress
+
+    @property
+    def n_bytes(self) -> int | None:
+        """Size on disk, where known, for progress."""
+
+    @property
+    def revision(self) -> str | None:
+        """The commit that is read, of the hub."""
 
     def fingerprint(self) -> str:
         """What the corpus is made of: equal for the same sources."""
@@ -49,15 +78,35 @@ class Corpus(Protocol):
     def documents(self, start: Position = (0, 0)) -> Generator[Document]:
         """All documents from a position on."""
 
+    def pieces(self, size: int) -> list[Piece]:
+        """The corpus in pieces of about so many bytes, in order: a function of its files alone."""
 
-def open_corpus(name: Name, text_key: str = "text", *, skip_bad: bool = False) -> Corpus:
-    """A corpus by name; with ``skip_bad``, records that cannot be used come without a text."""
+    def read(self, piece: Piece) -> Generator[Document]:
+        """All documents of a piece."""
+
+    def position(self, piece: Piece, found: Position) -> Position:
+        """Where a document that was found in a piece stands in the corpus."""
+
+
+def open_corpus(
+    name: Name,
+    text_key: str = "text",
+    *,
+    skip_bad: bool = False,
+    where: Sequence[str] = (),
+    commit: str | None = None,
+) -> Corpus:
+    """A corpus by name; with ``skip_bad``, records that cannot be used come without a text.
+
+    ``where`` are conditions on fields, and ``commit`` is the one of the hub to go on with.
+    """
     names = [name] if isinstance(name, str) else [str(each) for each in name]
+    how = (text_key, skip_bad, tuple(map(read_condition, where)))
     if names == [EMBEDDED]:
-        return Files(EMBEDDED, _speeches(), text_key, skip_bad)
-    if len(names) == 1 and names[0].startswith(HUB):
-        return HubDataset(names[0].removeprefix(HUB), text_key, skip_bad)
-    return Files(corpus_name(names), _paths(names), text_key, skip_bad)
+        return Files(EMBEDDED, _speeches(), *how)
+    if len(names) == 1 and names[0].startswith((HUB, "hub:")):
+        return HubDataset(names[0].partition(":")[2], *how, commit)
+    return Files(corpus_name(names), _paths(names), *how)
 
 
 def corpus_name(name: Name) -> str:
@@ -133,72 +182,182 @@ def _speeches() -> list[Path]:
     return sorted(files, key=lambda file: hashlib.sha256(file.stem.encode()).digest())
 
 
+class Piece(NamedTuple):
+    """Some files of a corpus, or a part of one: what one task reads."""
+
+    first: int
+    last: int
+    """included"""
+    part: Part = WHOLE
+
+
 class Files:
-    """Local files: .txt (a document each), .jsonl (also .gz, .zst) and .parquet."""
+    """Files in an order: .txt (a document each), .jsonl (also .gz, .zst) and .parquet."""
 
     def __init__(
-        self, name: str, paths: list[Path], text_key: str = "text", skip_bad: bool = False
+        self,
+        name: str,
+        paths: Sequence[Source],
+        text_key: str = "text",
+        skip_bad: bool = False,
+        where: Where = (),
     ) -> None:
         self.name = name
         self.paths = paths
         self.text_key = text_key
         self.skip_bad = skip_bad
-        self.n_bytes: int | None = sum(path.stat().st_size for path in paths)
+        self.where = where
+        self.revision: str | None = None
+
+    @cached_property
+    def n_bytes(self) -> int | None:
+        return sum(path.stat().st_size for path in self.paths)
 
     def fingerprint(self) -> str:
         return _fingerprint(self.paths)
 
     def documents(self, start: Position = (0, 0)) -> Generator[Document]:
         for source in range(start[0], len(self.paths)):
-            path = self.paths[source]
-            skip = start[1] if source == start[0] else 0
-            reader = find_reader(path)
-            assert reader is not None
-            for record, text in reader(path, self.text_key, skip):
-                yield _document((source, record), text, str(path), self.skip_bad)
+            yield from self._read(source, start[1] if source == start[0] else 0, WHOLE)
+
+    def _read(self, source: int, skip: int, part: Part) -> Generator[Document]:
+        path = self.paths[source]
+        reader = find_reader(path)
+        assert reader is not None
+        for record, text in reader(path, self.text_key, skip, part, self.where):
+            if not isinstance(text, str) and not text.left_out:
+                text = _counted_from_the_start(text, path, part, record)
+            yield _document((source, record), text, str(path), self.skip_bad)
+
+    def pieces(self, size: int) -> list[Piece]:
+        """The corpus in pieces of about so many bytes, in its order: small files together."""
+        pieces: list[Piece] = []
+        together = 0  # bytes of the last piece, where it may grow
+        for source, path in enumerate(self.paths):
+            n_bytes, parts = path.stat().st_size, parts_of(path, size)
+            if pieces and len(parts) == 1 and together > 0 and together + n_bytes <= size:
+                pieces[-1] = pieces[-1]._replace(last=source)
+                together += n_bytes
+                continue
+            pieces += [Piece(source, source, part) for part in parts]
+            together = max(n_bytes, 1) if len(parts) == 1 else 0
+        return pieces
+
+    def read(self, piece: Piece) -> Generator[Document]:
+        """Documents of a piece; in a part of lines, records are counted from its start."""
+        for source in range(piece.first, piece.last + 1):
+            yield from self._read(source, 0, piece.part)
+
+    def position(self, piece: Piece, found: Position) -> Position:
+        """Where a document of a piece stands in the corpus."""
+        source, record = found
+        return source, record + lines_before(self.paths[source], piece.part)
+
+
+def _counted_from_the_start(bad: Unusable, file: Source, part: Part, record: int) -> Unusable:
+    before = lines_before(file, part)
+    return bad._replace(place=f"line {before + record + 1}") if before else bad
 
 
 def _document(position: Position, text: str | Unusable, source: str, skip_bad: bool) -> Document:
     if isinstance(text, str):
         return Document(position, text)
-    if not skip_bad:
+    if not skip_bad and not text.left_out:
         raise InputError(f"{source}: {text}; {SKIPPING}")
     return Document(position, "", text._replace(place=f"{source}: {text.place}".rstrip(": ")))
 
 
 class HubDataset:
-    """A dataset of the Hugging Face hub or of a local folder, streamed: ``owner/name[:config]``."""
+    """A dataset of the hub at a commit, or of a local folder: ``owner/name[:config][@revision]``.
 
-    def __init__(self, name: str, text_key: str = "text", skip_bad: bool = False) -> None:
-        self.n_bytes: int | None = None
-        self.skip_bad = skip_bad
+    Its files are read like any others, from afar; those of a kind that only ``datasets`` reads are
+    streamed by it.
+    """
+
+    n_bytes: int | None = None  # to know it, every folder there would have to be listed
+
+    def __init__(
+        self,
+        name: str,
+        text_key: str = "text",
+        skip_bad: bool = False,
+        where: Where = (),
+        commit: str | None = None,
+    ) -> None:
         self.name = f"{HUB}{name}"
-        self.path, _, self.config = name.partition(":")
+        self.which = read_name(name)
         self.text_key = text_key
+        self.skip_bad = skip_bad
+        self.where = where
+        self.begun_at = commit
+
+    @cached_property
+    def revision(self) -> str | None:
+        """The commit that is read; None of a folder."""
+        return self.begun_at or commit_of(self.which)
 
     def fingerprint(self) -> str:
-        """Its name; the hub keeps no cheaper identity."""
-        return hashlib.sha256(self.name.encode()).hexdigest()
+        """Of the commit, or of the files of a folder."""
+        if self.revision is None:
+            return _fingerprint(data_files(self.which, None))
+        identity = f"{self.which.path}:{self.which.config}@{self.revision}"
+        return hashlib.sha256(identity.encode()).hexdigest()
+
+    @cached_property
+    def files(self) -> Files | None:
+        """Its files, where all of them can be read as files; text there is one document a line."""
+        found = data_files(self.which, self.revision)
+        if any(find_reader(file) is None or file.name.endswith(".txt") for file in found):
+            return None
+        return Files(self.name, found, self.text_key, self.skip_bad, self.where)
 
     def documents(self, start: Position = (0, 0)) -> Generator[Document]:
         """Rows of the train split, in order."""
+        if self.files is not None:
+            yield from self.files.documents(start)
+            return
+        position, tries = start[1], 0
+        while True:
+            try:
+                for document in self._streamed(position):
+                    yield document
+                    position, tries = document.position[1] + 1, 0
+                return
+            except Exception as error:
+                tries += 1
+                if not is_passing(error) or tries > len(PAUSES):
+                    raise
+                sleep(PAUSES[tries - 1])
+
+    def _streamed(self, start: int) -> Generator[Document]:
         import datasets
 
         try:
-            where = (self.path, self.config or None)
-            rows = datasets.load_dataset(*where, split="train", streaming=True)
-            stream = iter(rows.skip(start[1]) if start[1] else rows)
+            where = (self.which.path, self.which.config or None)
+            rows = datasets.load_dataset(
+                *where, split="train", streaming=True, revision=self.revision
+            )
+            stream = iter(rows.skip(start) if start else rows)
         except Exception as error:  # the hub's, the network's, or the dataset script's
-            raise InputError(f"{self.name}: cannot be streamed: {error}") from None
+            raise cannot_stream(self.which.path, error) from None
         try:
-            for record, row in enumerate(stream, start=start[1]):
-                text = text_at(row, self.text_key, f"row {record}")
+            for record, row in enumerate(stream, start=start):
+                text = text_at(row, self.text_key, f"row {record}", self.where)
                 yield _document((0, record), text, self.name, self.skip_bad)
         finally:
             del stream  # a stream left half-read can abort the process at its end
 
+    def pieces(self, size: int) -> list[Piece]:
+        return [Piece(0, 0)] if self.files is None else self.files.pieces(size)
 
-def _fingerprint(paths: list[Path]) -> str:
+    def read(self, piece: Piece) -> Generator[Document]:
+        return self.documents() if self.files is None else self.files.read(piece)
+
+    def position(self, piece: Piece, found: Position) -> Position:
+        return found if self.files is None else self.files.position(piece, found)
+
+
+def _fingerprint(paths: Sequence[Source]) -> str:
     """The names and sizes of files."""
     lines = "".join(f"{path.name} {path.stat().st_size}\n" for path in paths)
     return hashlib.sha256(lines.encode()).hexdigest()

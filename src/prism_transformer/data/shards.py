@@ -90,6 +90,21 @@ def _read_header(file: Path) -> tuple[Variant, int]:
     return variant, n_tokens
 
 
+def open_entry(folder: Path, entry: ShardEntry) -> Tokens:
+    """The tokens of a shard of a manifest, memory-mapped; their number is checked."""
+    file = folder / entry.file
+    if entry.token_type is None:
+        tokens = open_shard(file)
+        if len(tokens) != entry.tokens:
+            raise ShardError(f"{file}: is not the shard that was prepared: sha256 differs")
+        return tokens
+    dtype = np.dtype(entry.token_type).newbyteorder("<")
+    stop = entry.start + entry.tokens
+    if not file.exists() or file.stat().st_size < stop * dtype.itemsize:
+        raise ShardError(f"{file}: is gone, or shorter than when it was taken in")
+    return np.memmap(file, dtype, "r", shape=(stop,))[entry.start :]
+
+
 def check_tokens(file: Path, tokens: Tokens, vocab_size: int) -> None:
     """Refuse a shard with a token that the vocabulary has not."""
     parts = (tokens[start : start + AT_ONCE] for start in range(0, len(tokens), AT_ONCE))
@@ -175,6 +190,8 @@ class ShardEntry(BaseModel):
     text_bytes: int  # UTF-8 bytes of those documents
     sha256: str
     blocks: Blocks | None = None  # older manifests have none
+    start: int = 0  # token of the file that it begins at
+    token_type: str | None = None  # of another tool's file, which has no header
 
     @field_validator("file")
     @classmethod
@@ -196,6 +213,10 @@ class Manifest(BaseModel):
     shard_tokens: int
     val_tokens: int  # scored; the validation shard has at least one more
     train_tokens_wanted: int | None
+    revision: str | None = None  # commit of the hub that the corpus was read at
+    where: list[str] = []  # conditions on fields
+    filters: list[str] = []  # of datatrove
+    source: str | None = None  # folder of another tool's files, which are used as they are
     complete: bool = False
     # Where to go on: the document that the next token comes from, and how many of its tokens are
     # written already.
@@ -210,6 +231,10 @@ class Manifest(BaseModel):
 
     def tokens(self, split: Split) -> int:
         return sum(shard.tokens for shard in self.of(split))
+
+    def home(self, folder: Path) -> Path:
+        """Where the files of the shards are."""
+        return folder if self.source is None else Path(self.source)
 
     def save(self, folder: Path) -> None:
         write_whole(folder / MANIFEST_FILE, sealed_json(self.model_dump(mode="json")))

@@ -96,9 +96,9 @@ def data_hashes(train: Windows, val: Windows, seed: int) -> Row:
         order.update(f"{permuted(index, size, seed, 0)} ".encode())
     shards = {}
     for windows in (train, val):
-        for index, (file, tokens) in enumerate(zip(windows.files, windows.shards, strict=True)):
+        for index, (name, tokens) in enumerate(zip(windows.names, windows.lengths, strict=True)):
             digest = windows.sha256[index] if windows.sha256 else None
-            shards[file.name] = {"tokens": len(tokens), "sha256": digest}
+            shards[name] = {"tokens": tokens, "sha256": digest}
     return {"data_order": order.hexdigest(), "shards": shards}
 
 

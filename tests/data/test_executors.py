@@ -1,0 +1,44 @@
+"""Executors: what is missing is started again, and nothing else; on a Slurm of our own, too."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from prism_transformer.core.errors import InputError, RunError
+from prism_transformer.data.executors import Here, Slurm, Stage
+from prism_transformer.data.shards import read_manifest
+from tests.data.test_stream import hashes
+from tests.study.cluster import cluster, why_not
+
+
+def test_a_task_that_gets_nothing_done_is_given_up(tmp_path: Path) -> None:
+    """There is no order in this folder, so every start fails."""
+    with pytest.raises(RunError, match=r"ended with code 1 4 times .*order\.json"):
+        Here(2).run(tmp_path, Stage("pieces", 0, 2), lambda _: [], lambda: 0)
+
+
+def test_slurm_wants_a_partition(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--sbatch partition=cpu"):
+        Slurm(2).run(tmp_path, Stage("pieces", 0, 2), lambda _: [], lambda: 0)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+def test_tasks_of_slurm_give_the_bytes_of_none(tmp_path: Path) -> None:
+    common = ["--tokenizer", "bytes", "--shard-tokens", "4000000", "--val-tokens", "4096"]
+    prism = [sys.executable, "-m", "prism_transformer", "prepare", "sotu", *common, "--out"]
+    subprocess.run([*prism, str(tmp_path / "0")], check=True, capture_output=True)
+    options = ["--tasks", "2", "--on", "slurm", "--sbatch", "partition=gpu"]
+    options += ["--sbatch", "mem-per-cpu=1M"]
+    with cluster() as slurm:
+        done = subprocess.run(
+            [*prism, str(tmp_path / "2"), *options],
+            env=slurm.environment, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert hashes(tmp_path / "2") == hashes(tmp_path / "0")
+    assert read_manifest(tmp_path / "2") == read_manifest(tmp_path / "0")

@@ -1,0 +1,161 @@
+"""Tasks: the same bytes for any number of them, whoever dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiktoken
+
+from prism_transformer.core.errors import InputError
+from prism_transformer.data.prepare import Preparation, prepare
+from prism_transformer.data.shards import read_manifest
+from prism_transformer.data.tokenizer import GPT2_PATTERN, gpt2_ranks
+from tests.data.test_corpora import jsonl
+from tests.data.test_stream import hashes, stream, write_jsonl
+
+TEXTS = [f"Document {n}, of so many words. " * (n % 23 + 1) for n in range(300)]
+
+
+def make(folder: Path) -> str:
+    """One long file, some short ones, and one that is packed."""
+    import gzip
+
+    folder.mkdir()
+    write_jsonl(folder / "a.jsonl", TEXTS[:200])
+    for number in range(200, 220):
+        write_jsonl(folder / f"b{number}.jsonl", [TEXTS[number]])
+    (folder / "c.jsonl.gz").write_bytes(gzip.compress(jsonl(TEXTS[220:])))
+    return str(folder)
+
+
+def what(corpus: str, folder: Path, **changes: Any) -> Preparation:
+    order = Preparation(corpus, "bytes", folder, 500, like=None, shard_tokens=7777)
+    return replace(order, piece_bytes=4000, **changes)
+
+
+def test_any_number_of_tasks_gives_the_bytes_and_the_manifest_of_none(tmp_path: Path) -> None:
+    corpus = make(tmp_path / "texts")
+    straight = prepare(what(corpus, tmp_path / "0")).manifest
+    for n_tasks in (1, 2):
+        folder = tmp_path / str(n_tasks)
+        assert prepare(what(corpus, folder, tasks=n_tasks)).manifest == straight
+        assert hashes(folder) == hashes(tmp_path / "0")
+        assert read_manifest(folder) == straight
+        assert not (folder / "tasks").exists()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"train_tokens": 20_000},
+        {"train_tokens": 7777 * 3},
+        {"val_tokens": 0},
+        {"val_tokens": 60_000},  # whole documents would be most of it
+        {"skip_bad": True, "train_tokens": 30_000},
+        {"where": ("id=1",)},
+    ],
+    ids=str,
+)
+def test_budgets_validation_and_records_without_text(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    corpus = make(tmp_path / "texts")
+    if "skip_bad" in changes:
+        file = tmp_path / "texts" / "a.jsonl"
+        lines = file.read_text("utf-8").splitlines()
+        for place in (150, 149, 90, 7, 0):
+            lines.insert(place, '{"txt": 1}')
+        file.write_text("\n".join(lines), "utf-8")
+    if "where" in changes:
+        rows = [json.dumps({"text": text, "id": n % 3}) for n, text in enumerate(TEXTS)]
+        shutil.rmtree(tmp_path / "texts")
+        (tmp_path / "texts").mkdir()
+        (tmp_path / "texts" / "a.jsonl").write_text("\n".join(rows), "utf-8")
+    straight = prepare(what(corpus, tmp_path / "0", **changes)).manifest
+    assert straight.skipped or not {"skip_bad", "where"} & set(changes)
+    order = what(corpus, tmp_path / "2", tasks=1, **changes)
+    assert prepare(order).manifest.model_dump(exclude={"next_document"}) == straight.model_dump(
+        exclude={"next_document"}
+    )
+    assert hashes(tmp_path / "2") == hashes(tmp_path / "0")
+
+
+def test_tokens_are_tiktokens_document_by_document(tmp_path: Path) -> None:
+    corpus = make(tmp_path / "texts")
+    order = what(corpus, tmp_path / "out", tasks=1, val_tokens=0)
+    encoding = tiktoken.Encoding(
+        "by hand", pat_str=GPT2_PATTERN, mergeable_ranks=gpt2_ranks(), special_tokens={}
+    )
+    expected = [token for text in TEXTS for token in [50256, *encoding.encode_ordinary(text)]]
+    prepare(replace(order, tokenizer="gpt2"))
+    assert stream(tmp_path / "out", "train").tolist() == expected
+
+
+def test_a_bad_record_is_named_as_without_tasks_and_nothing_is_kept(tmp_path: Path) -> None:
+    corpus = make(tmp_path / "texts")
+    file = tmp_path / "texts" / "a.jsonl"
+    lines = file.read_text("utf-8").splitlines()
+    lines[170] = '{"txt": 1}'
+    file.write_text("\n".join(lines) + "\n", "utf-8")
+    with pytest.raises(InputError) as alone:
+        prepare(what(corpus, tmp_path / "0"))
+    with pytest.raises(InputError) as shared:
+        prepare(what(corpus, tmp_path / "2", tasks=1))
+    assert str(shared.value) == str(alone.value)
+    assert "a.jsonl: line 171: has no field 'text'" in str(alone.value)
+    assert not list((tmp_path / "2").glob("*.bin"))
+    lines[170] = json.dumps({"text": "mended"})
+    file.write_text("\n".join(lines) + "\n", "utf-8")
+    with pytest.raises(InputError, match="was begun with corpus_fingerprint"):
+        prepare(what(corpus, tmp_path / "2", tasks=1))
+
+
+def test_filters_are_datatroves_and_what_they_leave_out_is_counted(tmp_path: Path) -> None:
+    corpus = make(tmp_path / "texts")
+    order = what(corpus, tmp_path / "out", filters=("SamplerFilter:rate=0.0",))
+    with pytest.raises(InputError, match=r"has 0 tokens, too few .* 300 records were skipped"):
+        prepare(order)
+    kept = prepare(what(corpus, tmp_path / "all", filters=("SamplerFilter:rate=1.0",))).manifest
+    assert sum(shard.documents for shard in kept.shards) == 300
+    for wrong, words in (("KlingonFilter", "is none of datatrove's"), ("SamplerFilter:x=1", "x")):
+        with pytest.raises(InputError, match=words):
+            prepare(what(corpus, tmp_path / "wrong", filters=(wrong,)))
+
+
+def tasks_of(parent: int) -> list[int]:
+    """Processes that were started for tasks."""
+    found = []
+    for children in Path(f"/proc/{parent}/task").glob("*/children"):
+        for number in children.read_text("ascii").split():
+            if b"prism_transformer.data.tasks" in Path(f"/proc/{number}/cmdline").read_bytes():
+                found.append(int(number))
+    return found
+
+
+@pytest.mark.slow
+def test_seven_tasks_of_which_three_are_killed_twice(tmp_path: Path) -> None:
+    common = ["--tokenizer", "bytes", "--shard-tokens", "400000", "--val-tokens", "4096"]
+    prism = [sys.executable, "-m", "prism_transformer", "prepare", "sotu", *common, "--out"]
+    subprocess.run([*prism, str(tmp_path / "0")], check=True, capture_output=True)
+    command = [*prism, str(tmp_path / "7"), "--tasks", "7"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    kills = 0
+    while process.poll() is None and kills < 6:
+        for number in tasks_of(process.pid)[:3]:
+            os.kill(number, signal.SIGKILL)
+            kills += 1
+        time.sleep(0.5)
+    assert process.wait() == 0
+    assert kills >= 6
+    assert hashes(tmp_path / "7") == hashes(tmp_path / "0")
+    assert read_manifest(tmp_path / "7") == read_manifest(tmp_path / "0")
