@@ -36,6 +36,8 @@ Compile = Literal["auto", "on", "off"]
 Distribution = Literal["ddp", "fully_shard", "hybrid_shard"]
 RateSchedule = Literal["cosine", "constant", "wsd"]
 Tracker = Literal["tensorboard", "wandb", "trackio"]
+Map = Literal["reshape", "matched"]
+"""How weights come under another schedule: as they are, or with the least change of function."""
 
 
 def _read_schedule(value: Any) -> HeadSchedule:

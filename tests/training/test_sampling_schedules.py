@@ -11,6 +11,7 @@ from prism_transformer.core.errors import InputError
 from prism_transformer.model import PrismLM
 from prism_transformer.models.reslice import under
 from prism_transformer.recipes.files import load_recipe, recipe_toml
+from prism_transformer.schedule import HeadSchedule
 from prism_transformer.training.api import resume, train
 from prism_transformer.training.loop import validation_loss
 from prism_transformer.training.run import Run, read_environment, read_metrics
@@ -54,7 +55,7 @@ def test_checkpoints_and_validations_are_of_the_models_own_schedule(
     world = World(0, 1, settings.device, None)
     _, val = open_data(run.recipe)
     assert validation_loss(model, val, 50, 4, world, settings) == run.losses[5]
-    with under(model, run.recipe.train.schedule_sampling.space.extremes[0]):
+    with under(model, HeadSchedule.parse("2x3")):
         assert validation_loss(model, val, 50, 4, world, settings) != run.losses[5]
 
 

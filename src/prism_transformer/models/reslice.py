@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import gcd
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -23,9 +22,6 @@ from prism_transformer.core.errors import InputError
 from prism_transformer.model import PrismLM, rotary_frequencies
 from prism_transformer.recipe import ModelConfig
 from prism_transformer.schedule import HeadSchedule
-
-Map = Literal["reshape", "matched"]
-"""How weights come under another schedule."""
 
 
 def take_schedule(model: PrismLM, schedule: HeadSchedule) -> None:

@@ -106,9 +106,8 @@ class Space:
             )
         found = list(self._kept(rules, d_model, h_base))
         if not found:
-            raise InputError(
-                f"space {self}: none of its {self.size:,} schedules keeps {', '.join(sorted(rules))}"
-            )
+            named = ", ".join(sorted(rules))
+            raise InputError(f"space {self}: none of its {self.size:,} schedules keeps {named}")
         return found
 
     def _kept(self, rules: frozenset[str], d_model: int, h_base: int) -> Iterator[HeadSchedule]:
