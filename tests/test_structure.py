@@ -26,13 +26,17 @@ LADDER = [
 
 # The same inside the packages that have most modules.
 LADDERS: dict[str, list[str]] = {
-    "figures": ["style", "chart", "schedules", "profiles", "comparisons"],
+    "figures": ["style", "chart", "schedules", "profiles", "comparisons", "search"],
     "study": [
         "metrics", "statistics", "multiplicity", "looks", "collected", "factorial", "tuning",
         "benchmarks", "contrasts", "envelope", "compare", "sentences", "spec", "arms", "plan",
         "selection", "earlier", "runs", "rates", "collect", "grouping", "sharing", "storage",
         "queue", "folder", "forecast", "launch", "worker", "process", "pool", "api", "search",
         "slurm",
+    ],
+    "search": [
+        "ranking", "scores", "solve", "shared", "one_shot", "blocks", "judge", "learned", "paths",
+        "write",
     ],
     "reporting": [
         "views", "exhibits", "schedules", "training", "contrasts", "rates", "layers", "evaluation",

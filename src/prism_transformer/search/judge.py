@@ -18,7 +18,15 @@ import numpy as np
 from prism_transformer.core.progress import Tell, counted, silent
 from prism_transformer.core.table import Column, Interval, Row, Table, words
 from prism_transformer.schedule import HeadSchedule
-from prism_transformer.search.ranking import Array, Places, interval, kendall, regret, resampled, split_mean
+from prism_transformer.search.ranking import (
+    Array,
+    Places,
+    interval,
+    kendall,
+    regret,
+    resampled,
+    split_mean,
+)
 from prism_transformer.search.scores import BLOCKS, ONE_SHOT, AnyScores, find_scores
 from prism_transformer.study.collected import Collected, finite, read_collected
 from prism_transformer.study.factorial import levels
@@ -252,4 +260,3 @@ def _random(truth: Truth) -> Judgement:
         truth.name, RANDOM, 0, *_size(truth), 0.0, interval(draw(kendall)), expected,
         interval(draw(regret)),
     )  # fmt: skip
-

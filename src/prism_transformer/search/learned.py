@@ -167,7 +167,9 @@ def propose_learned(
     for source in (learned or read_learned()).sources:
         known: set[HeadSchedule] = set()
         for rules in (RULES, frozenset[str]()):
-            each = _proposal(source, d_model, n_layers, h_base, rules, queries_per_kv * tensor_parallel)
+            each = _proposal(
+                source, d_model, n_layers, h_base, rules, queries_per_kv * tensor_parallel
+            )
             if each.schedule not in known:
                 found.append(each)
             known.add(each.schedule)
@@ -210,13 +212,15 @@ def _reasons(source: Source, gain: float, se: float) -> list[str]:
     ends = f"{gain - 1.96 * se:+.4f} to {gain + 1.96 * se:+.4f}"
     lines = [
         f"measured in {source.model}, {source.runs} runs; {NOBODY}",
-        f"predicts {gain:+.4f} nats to uniform there (95 % {ends}), flattered by having been chosen "
-        "as the best of many",
+        f"predicts {gain:+.4f} nats to uniform there (95 % {ends}), flattered by having been "
+        "chosen as the best of many",
     ]
     if source.tau is None or source.tau_interval is None:
         return [*lines, "how well it ranks schedules was not measured"]
     low, high = source.tau_interval
-    ceiling = "" if source.ceiling is None else f"; such runs themselves reach {source.ceiling:+.2f}"
+    ceiling = (
+        "" if source.ceiling is None else f"; such runs themselves reach {source.ceiling:+.2f}"
+    )
     rank = f"ranks schedules trained alone with tau {source.tau:+.2f} ({low:+.2f} to {high:+.2f})"
     word = "which is no better than chance" if low <= 0 else "which is better than chance"
     return [*lines, f"{rank}, {word}{ceiling}"]

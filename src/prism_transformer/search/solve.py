@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import NamedTuple
 
 from prism_transformer.core.errors import InputError
@@ -17,6 +18,7 @@ from prism_transformer.core.table import Column, Row, Table, words
 from prism_transformer.schedule import HeadSchedule
 from prism_transformer.schedules.design import RULES
 from prism_transformer.schedules.rules import MIN_PHASE_LAYERS
+from prism_transformer.search.scores import Blocks
 
 
 class Solution(NamedTuple):
@@ -155,3 +157,23 @@ def frontier_table(solutions: Sequence[Solution], base: float) -> Table:
     nats = Column("score", "nats", 4, sign=True)
     times = (Column("time", places=3),) if timed else ()
     return Table("frontier", (*words("schedule"), nats, *times), rows)
+
+
+def mean_problem(
+    runs: Sequence[Blocks], rules: frozenset[str] = RULES, multiple: int = 1
+) -> tuple[Problem, float]:
+    """The mean of several runs' block scores as a problem, and the time of what they were."""
+    if not runs:
+        raise InputError("no block scores; `prism search blocks RUN` makes them")
+    first = runs[0]
+    for other in runs:
+        if [set(own) for own in other.losses] != [set(own) for own in first.losses]:
+            raise InputError(f"{other.run} and {first.run} were scored at other head counts")
+    scores = [
+        {n: fmean(run.scores[layer][n] for run in runs) for n in own}
+        for layer, own in enumerate(first.losses)
+    ]
+    timed = all(run.milliseconds for run in runs)
+    times = {n: fmean(r.milliseconds[n] for r in runs) for n in first.milliseconds} if timed else {}
+    base = sum(times[n] for n in HeadSchedule.parse(first.schedule)) if timed else 0.0
+    return Problem(scores, first.h_base, rules, times, multiple), base
