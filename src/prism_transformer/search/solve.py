@@ -73,17 +73,16 @@ class Problem:
         """Where a layer of so many heads leads; None where a rule forbids it."""
         least = MIN_PHASE_LAYERS if "smoothness" in self.rules else 1
         away = int(n_heads != self.h_base) if "preservation" in self.rules else 0
-        if state is None:
-            return _State(n_heads, 1, away)
-        if "monotonicity" in self.rules and n_heads < state.n_heads:
-            return None
-        same = n_heads == state.n_heads
-        if not same and state.length < least:
-            return None
-        total = state.away + away
+        total = away + (state.away if state else 0)
         if 2 * total > len(self.scores):
             return None
-        return _State(n_heads, min(state.length + 1, least) if same else 1, total)
+        if state is None:
+            return _State(n_heads, 1, total)
+        if "monotonicity" in self.rules and n_heads < state.n_heads:
+            return None
+        if n_heads == state.n_heads:
+            return _State(n_heads, min(state.length + 1, least), total)
+        return _State(n_heads, 1, total) if state.length >= least else None
 
     def ends(self, state: _State) -> bool:
         """Whether a schedule may end so."""

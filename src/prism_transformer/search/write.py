@@ -64,7 +64,7 @@ def write_search(
     out = Path(out)
     if readme is not None and not SECTION.search(readme.read_text("utf-8")):
         raise InputError(f"{readme}: has no line '<!-- search: begin -->' with an end to it")
-    kept = [out] if any(out.glob(f"*{name}") for name in FILES.values()) else []
+    kept = [out] if any(any(out.glob(f"*{name}")) for name in FILES.values()) else []
     places = [*scores, *kept]
     verdicts = judge(truths, places, tell=tell)
     known = find_scores(places) if places else []
