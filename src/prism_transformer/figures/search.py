@@ -25,7 +25,7 @@ def rankings(table: Table) -> Figure:
     names = [f"{row['truth']}: {row['predictor']}" if several else row["predictor"] for row in rows]
     places = range(len(rows))[::-1]
     for ax, key, label in zip(
-        axes, ("tau", "regret"), ("Kendall's tau, to the right is better", "regret, nats"),
+        axes, ("tau", "regret"), ("Kendall's tau; dashed: ceiling", "regret, nats; dashed: ceiling"),
         strict=True,
     ):  # fmt: skip
         for place, row in zip(places, rows, strict=True):
