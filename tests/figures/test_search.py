@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from prism_transformer.figures.chart import svg_text
 from prism_transformer.figures.search import changed_on_the_way, rankings
 from prism_transformer.search.judge import judge
@@ -20,13 +22,13 @@ def test_rankings_have_every_predictor_and_a_ceiling(tmp_path: Path) -> None:
         assert f">{name}<" in text
     left, right = figure.axes
     points = [line for line in left.lines if line.get_marker() == "o"]
-    assert [line.get_xdata()[0] for line in points] == table.values("tau")[:-1]
+    assert [np.asarray(line.get_xdata())[0] for line in points] == table.values("tau")[:-1]
     dashed = [line for line in right.lines if line.get_linestyle() == "--"]
-    assert [line.get_xdata()[0] for line in dashed] == table.values("regret")[-1:]
+    assert [np.asarray(line.get_xdata())[0] for line in dashed] == table.values("regret")[-1:]
 
 
 def test_changes_are_lines_through_the_means_of_seeds() -> None:
     figure = changed_on_the_way([("a to b", [(0.0, [-0.1, -0.3]), (1.0, [0.0])])], "a")
     (ax,) = figure.axes
-    assert list(ax.lines[0].get_ydata()) == [-0.2, 0.0]
+    assert np.asarray(ax.lines[0].get_ydata()).tolist() == [-0.2, 0.0]
     assert "final loss less a's, nats" in svg_text(figure)

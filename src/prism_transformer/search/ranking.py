@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
 Places = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 
 RESAMPLES = 2000
 CONFIDENCE = 0.95
@@ -29,7 +30,7 @@ def regret(predicted: Array, truth: Array) -> float:
     return float(truth[best].mean() - truth.min())
 
 
-def halves(n_seeds: int) -> Iterator[tuple[Array, Array]]:
+def halves(n_seeds: int) -> Iterator[tuple[Mask, Mask]]:
     """Every way to part seeds into two halves, as masks; at most some hundred of them."""
     size = n_seeds // 2
     for count, chosen in enumerate(combinations(range(n_seeds), size)):
