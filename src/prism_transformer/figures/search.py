@@ -24,14 +24,12 @@ def rankings(table: Table) -> Figure:
     several = len({row["truth"] for row in rows}) > 1
     names = [f"{row['truth']}: {row['predictor']}" if several else row["predictor"] for row in rows]
     places = range(len(rows))[::-1]
-    for ax, key, label in zip(
-        axes, ("tau", "regret"), ("Kendall's tau; dashed: ceiling", "regret, nats; dashed: ceiling"),
-        strict=True,
-    ):  # fmt: skip
+    labels = {"tau": "Kendall's tau", "regret": "regret, nats"}
+    for ax, (key, label) in zip(axes, labels.items(), strict=True):
         for place, row in zip(places, rows, strict=True):
             _point(ax, place, row, key)
         ax.axvline(0, color=FAINT, linewidth=0.8)
-        ax.set_xlabel(label)
+        ax.set_xlabel(f"{label}; dashed: ceiling")
         _ceilings(ax, table.rows, rows, key)
     axes[0].set_yticks(list(places), [plain_name(str(name), 40) for name in names])
     axes[0].set_ylim(-0.6, len(rows) - 0.4)
