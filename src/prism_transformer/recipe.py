@@ -25,6 +25,7 @@ from pydantic import (
 from prism_transformer.core.errors import InputError, explain
 from prism_transformer.schedule import HeadSchedule, ScheduleError, head_counts
 from prism_transformer.schedules.paper import resolve
+from prism_transformer.schedules.space import Sampling
 
 VOCAB_MULTIPLE = 128
 MLP_MULTIPLE = 16
@@ -38,6 +39,8 @@ Compile = Literal["auto", "on", "off"]
 Distribution = Literal["ddp", "fully_shard", "hybrid_shard"]
 RateSchedule = Literal["cosine", "constant", "wsd"]
 Tracker = Literal["tensorboard", "wandb", "trackio"]
+Map = Literal["reshape", "matched"]
+"""How weights come under another schedule: as they are, or with the least change of function."""
 
 
 def _read_schedule(value: Any) -> HeadSchedule:
@@ -46,7 +49,20 @@ def _read_schedule(value: Any) -> HeadSchedule:
     return resolve(value) if isinstance(value, str) else HeadSchedule.parse(value)
 
 
+def _read_sampling(value: Any) -> Sampling | None:
+    if value is None or isinstance(value, Sampling):
+        return value
+    if not isinstance(value, str):
+        raise ScheduleError(f"{value!r} is not text, as in 'sandwich 1/2/4x8'")
+    return Sampling.parse(value) if value else None
+
+
 Schedule = Annotated[HeadSchedule, BeforeValidator(_read_schedule), PlainSerializer(str)]
+ScheduleSampling = Annotated[
+    Sampling | None,
+    BeforeValidator(_read_sampling),
+    PlainSerializer(lambda value: "" if value is None else str(value)),  # TOML knows no null
+]
 Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
@@ -198,6 +214,9 @@ class TrainConfig(Section):
     ``hybrid_shard`` within each machine only, with a copy on every machine"""
     activation_checkpointing: bool = False
     """recompute each layer in the backward pass: less memory, a third more time"""
+    schedule_sampling: ScheduleSampling = None
+    """a schedule for every step, drawn from a space, as in ``sandwich 1/2/4x8`` or ``layers
+    1/2/4x8``: one set of weights for all of them; empty for the model's own in every step"""
     seed: Seed = 0
 
 
@@ -281,6 +300,17 @@ class Recipe(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _space_fits(self) -> Self:
+        sampling, model = self.train.schedule_sampling, self.model
+        if sampling is not None:
+            try:
+                sampling.space.check(model.d_model, model.n_layers, model.queries_per_kv)
+                sampling.space.expect(model.schedule)
+            except ScheduleError as error:
+                raise ValueError(f"train.schedule_sampling = {str(sampling)!r}: {error}") from None
+        return self
+
     @property
     def n_steps(self) -> int:
         """Optimizer steps: as many whole batches as the token budget holds."""
@@ -296,6 +326,11 @@ class Recipe(Section):
         return max(
             self.warmup_steps, self.n_steps - round(self.optim.decay_fraction * self.n_steps)
         )
+
+    def schedule_at(self, step: int) -> HeadSchedule:
+        """What the model is trained under in update number ``step``, from 0."""
+        sampling = self.train.schedule_sampling
+        return sampling.schedule(self.train.seed, step) if sampling else self.model.schedule
 
     def accumulation(self, n_devices: int) -> int | None:
         """Passes per optimizer step on each device; None where the batch does not split evenly."""

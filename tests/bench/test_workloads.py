@@ -5,29 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
 import torch
 
 from prism_transformer.bench import workloads
 from prism_transformer.model import PrismLM
-from prism_transformer.schedule import HeadSchedule
 from prism_transformer.training.device import Settings
 from tests.conftest import small_config
 
 SETTINGS = Settings(torch.device("cpu"), "fp32", False, "")
-
-
-def test_a_swapped_schedule_is_the_model_of_that_schedule() -> None:
-    uniform, prism = small_config("12x5"), small_config("2x1 3x1 6x1 12x2")
-    model, expected = PrismLM(uniform, seed=1), PrismLM(prism, seed=1)
-    tokens = workloads.some_tokens(uniform, 2, 20, torch.device("cpu"))
-    before = model(tokens)
-    assert not before.allclose(expected(tokens))
-    workloads.take_schedule(model, prism.schedule)
-    assert model(tokens).equal(expected(tokens))
-    assert model.config == prism
-    workloads.take_schedule(model, uniform.schedule)
-    assert model(tokens).equal(before)
 
 
 def test_a_measured_step_trains() -> None:
@@ -51,11 +36,6 @@ def test_works_run() -> None:
     workloads.attention(4, 8, 2, 16, SETTINGS)()
     workloads.layer(model.config, 4, 2, 16, SETTINGS)()
     workloads.matmul(SETTINGS, 64)()
-
-
-def test_schedules_of_the_wrong_depth_do_not_pass() -> None:
-    with pytest.raises(ValueError, match="zip"):
-        workloads.take_schedule(PrismLM(small_config()), HeadSchedule.parse("12x4"))
 
 
 def test_the_corpus_has_its_size_and_no_document_twice(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from prism_transformer.model import (
     rotary_frequencies,
     rotary_table,
 )
+from prism_transformer.models.reslice import take_schedule
 from prism_transformer.models.sampling import sample
 from prism_transformer.recipe import ModelConfig
 from prism_transformer.schedule import HeadSchedule
@@ -38,21 +39,6 @@ def some_tokens(config: ModelConfig, batch: int, length: int, device: torch.devi
     """Random tokens (B, T), the same every time."""
     draw = torch.Generator().manual_seed(0)
     return torch.randint(config.vocab_size, (batch, length), generator=draw).to(device)
-
-
-def take_schedule(model: PrismLM, schedule: HeadSchedule) -> None:
-    """Give a model another schedule in place, with the weights it has.
-
-    Weights do not depend on it; this way two schedules of a large model need the memory of one.
-    """
-    config = model.config.model_copy(update={"schedule": schedule})
-    model.config = config
-    model.head_dims = schedule.head_dims(config.d_model)
-    for layer, n_heads in zip(model.layers, schedule.heads, strict=True):
-        attention = layer.get_submodule("attention")
-        attention.n_heads = n_heads  # type: ignore[assignment]
-        attention.n_kv_heads = n_heads // config.queries_per_kv  # type: ignore[assignment]
-        attention.head_dim = config.d_model // n_heads  # type: ignore[assignment]
 
 
 def with_schedule(model: PrismLM, schedule: HeadSchedule, work: Work) -> Work:

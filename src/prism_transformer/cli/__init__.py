@@ -29,6 +29,8 @@ from prism_transformer.cli.recipe import neutrality, recipes, show
 from prism_transformer.cli.report import report
 from prism_transformer.cli.runs import runs
 from prism_transformer.cli.schedule import app as schedule_app
+from prism_transformer.cli.search import app as search_app
+from prism_transformer.cli.search import reslice
 from prism_transformer.cli.slurm import submit
 from prism_transformer.cli.study import app as study_app
 from prism_transformer.cli.train import generate, resume, train
@@ -48,6 +50,7 @@ app.register_install_completion_command()
 app.command(schedule_app)
 app.command(bench_app)
 app.command(study_app)
+app.command(search_app)
 submitted = "submit small --partition gpu --gpus 8 --time 4:00:00"
 study_app.command(submit, help_epilogue=f"Example:  prism study {submitted}")
 
@@ -71,6 +74,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "prepare sotu --out data/sotu": prepare,
     "train prism-micro train.seed=1 --out runs/first": train,
     "resume runs/first": resume,
+    "reslice runs/first --schedule 1x2 2x2 4x4 --at 768 --out runs/second": reslice,
     'generate runs/first --prompt "My fellow"': generate,
     "analyze runs/uniform --compare runs/prism --figure profile.svg": analyze,
     "loss runs/first --json": loss,

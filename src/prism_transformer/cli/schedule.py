@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
@@ -160,6 +160,8 @@ def design(
     queries_per_kv: Whole = 1,
     tensor_parallel: Whole = 1,
     most: Whole = 5,
+    learned: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
+    evidence: Path | None = None,
     as_json: Json = False,
 ) -> None:
     """Propose schedules for a model of your own, best first, with reasons.
@@ -178,12 +180,20 @@ def design(
         Devices that share a layer's heads; every layer must admit it.
     most
         How many to propose.
+    learned
+        One from each source instead: the paper's rule, layer effects, what was found in one set of
+        weights; each with how sure that is.
+    evidence
+        For --learned, a learned.json of `prism search evaluate`; what ships when left out.
     """
     from rich.padding import Padding
 
     from prism_transformer.schedules.design import propose
 
     shared = {"queries_per_kv": queries_per_kv, "tensor_parallel": tensor_parallel}
+    if learned or evidence is not None:
+        _print_learned(d_model, layers, h_base, shared, evidence, as_json)
+        return
     proposals = propose(d_model, layers, h_base, most=most, **shared)
     if as_json:
         print_json([asdict(p) | {"schedule": str(p.schedule)} for p in proposals])
@@ -199,6 +209,25 @@ def design(
         "\nRanked by the paper's design criteria; no loss was measured for this shape.",
         style="dim",
     )
+
+
+def _print_learned(
+    d_model: int, layers: int, h_base: int, shared: dict[str, int], file: Path | None, as_json: bool
+) -> None:
+    from prism_transformer.search.learned import propose_learned, read_learned
+
+    known = read_learned(file)
+    proposals = propose_learned(d_model, layers, h_base, learned=known, **shared)
+    if as_json:
+        print_json([asdict(p) | {"schedule": str(p.schedule)} for p in proposals])
+        return
+    console = make_console()
+    for each in proposals:
+        say(console, f"{each.schedule}  ({each.source})")
+        for reason in each.reasons:
+            say(console, f"   {reason}")
+    if not known.sources:
+        say(console, "\nNothing was learnt yet: `prism search evaluate` writes what is.")
 
 
 @app.command(name="list", help_epilogue="Example:  prism schedule list --json")

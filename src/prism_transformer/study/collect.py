@@ -27,6 +27,7 @@ from prism_transformer.models.cost import parameters
 from prism_transformer.recipe import Recipe, differences
 from prism_transformer.recipes.files import changed, paper_scale
 from prism_transformer.study import metrics
+from prism_transformer.study.arms import SHARED, Arm
 from prism_transformer.study.collected import (
     COLUMNS,
     ITEM_COLUMNS,
@@ -42,8 +43,7 @@ from prism_transformer.study.collected import (
     TuningFacts,
 )
 from prism_transformer.study.earlier import EarlierRun
-from prism_transformer.study.plan import SHARED, Arm, Cell, Plan
-from prism_transformer.study.rates import facts_of
+from prism_transformer.study.plan import Cell, Plan
 from prism_transformer.study.runs import INFERENCE_FILE, StudyRun, check_fair, hashes_of
 from prism_transformer.study.spec import Study, StudyError
 from prism_transformer.training.run import Row, read_environment, read_metrics, read_run
@@ -138,7 +138,7 @@ def _facts(
         command=command,
         baseline=plan.study.baseline,
         scale=scale.name if scale else None,
-        arms=tuple(map(facts_of, plan.arms)),
+        arms=tuple(arm.facts for arm in plan.arms),
         points=plan.points,
         seeds=tuple(plan.study.seeds),
         recipe=recipe,

@@ -17,10 +17,10 @@ import pandas as pd
 from prism_transformer.eval.tasks import shown_metrics
 from prism_transformer.recipe import Recipe, differences
 from prism_transformer.recipes.files import changed
-from prism_transformer.schedule import HeadSchedule
 from prism_transformer.study import metrics
+from prism_transformer.study.arms import Arm
 from prism_transformer.study.collected import Collected, RunFacts, read_collected
-from prism_transformer.study.plan import Arm, Cell, Plan
+from prism_transformer.study.plan import Cell, Plan
 from prism_transformer.study.spec import Study, StudyError
 
 
@@ -122,7 +122,7 @@ def find_earlier(plan: Plan, folders: Sequence[Path]) -> dict[str, EarlierRun]:
 def _cell_of(plan: Plan, folder: Path, collected: Collected, run: RunFacts) -> Cell | None:
     """The cell that a collected run is; None where the study has no such arm, seed or point."""
     facts = collected.facts
-    arms = {a.name: Arm(a.name, HeadSchedule(a.heads), a.changes) for a in facts.arms}
+    arms = {each.name: Arm.of(each) for each in facts.arms}
     arm, baseline = arms[run.arm], arms[facts.baseline]
     same = [now.name for now in plan.arms if now.identity == arm.identity]
     point = facts.points[run.point]

@@ -13,7 +13,7 @@ from typing import Any
 
 from prism_transformer.core.progress import Note, Tell, silent
 from prism_transformer.recipe import Recipe
-from prism_transformer.study.plan import SHARED
+from prism_transformer.study.arms import SHARED
 from prism_transformer.study.runs import hashes_of
 from prism_transformer.training.run import read_environment, read_run
 

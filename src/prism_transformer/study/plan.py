@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
 
-from pydantic import ValidationError
-
-from prism_transformer.core.errors import InputError, explain
-from prism_transformer.recipe import ModelConfig, Recipe
+from prism_transformer.core.errors import InputError
+from prism_transformer.recipe import Recipe
 from prism_transformer.recipes.files import (
     RecipeError,
     changed,
@@ -20,21 +17,10 @@ from prism_transformer.recipes.files import (
     load_recipe,
     read_override,
 )
-from prism_transformer.schedule import HeadSchedule, ScheduleError
-from prism_transformer.schedules.design import (
-    RULES,
-    Limits,
-    bracketing_uniforms,
-    enumerate_schedules,
-    reverse,
-    shuffle,
-)
-from prism_transformer.schedules.paper import resolve
+from prism_transformer.study.arms import Arm, Origin, make_arms
 from prism_transformer.study.collected import LEARNING_RATE, ContrastFacts
 from prism_transformer.study.contrasts import read_weights
-from prism_transformer.study.factorial import schedules as factorial_schedules
 from prism_transformer.study.spec import (
-    ArmTable,
     Changes,
     Study,
     StudyError,
@@ -42,30 +28,6 @@ from prism_transformer.study.spec import (
     dotted,
     read_study,
 )
-
-# What arms of one comparison must share: the data, the budget, and all that shapes the weights.
-SHARED = frozenset(
-    {"train.tokens", "train.batch_tokens", "train.seed", "model.d_model", "model.d_ff"}
-    | {"model.vocab_size", "model.seq_len", "model.queries_per_kv", "model.init_std"}
-)
-
-SEVERAL = ("bracketing", "enumerate")  # rules that stand for more than one schedule
-
-
-@dataclass(frozen=True)
-class Arm:
-    """A schedule, and what else of the recipe it changes."""
-
-    name: str
-    schedule: HeadSchedule
-    changes: Changes
-    tuned: Changes = field(default_factory=dict)
-    """what tuning has found for it"""
-
-    @property
-    def identity(self) -> tuple[Any, ...]:
-        """What makes two arms the same."""
-        return (self.schedule.heads, *sorted((key, str(v)) for key, v in self.changes.items()))
 
 
 @dataclass(frozen=True)
@@ -78,6 +40,8 @@ class Cell:
     recipe: Recipe
     name: str
     """of its run folder"""
+    origin: Origin | None = None
+    """where its run leaves that of another arm; None where it begins at step 0"""
 
 
 @dataclass(frozen=True)
@@ -145,14 +109,14 @@ def make_plan(file: Path, overrides: Sequence[str] = ()) -> Plan:
     base = changed(base, given, f"override {' '.join(overrides)!r}")
     if LEARNING_RATE in given:  # this rate for all, as before there was any tuning
         study = study.model_copy(update={"tune": None})
-    arms = _make_arms(file, study, base.model)
+    arms = make_arms(file, study, base.model)
     points = tuple(_points(file, study))
     _check_overrides(file, overrides, arms, points)
     cells = tuple(
-        _cell(file, study, base, arm, index, points, seed)
+        _cell(file, study, base, arm, index, points, seed, arms)
         for seed in study.seeds
         for index in range(len(points))
-        for arm in arms
+        for arm in sorted(arms, key=lambda arm: arm.origin is not None)  # after those they leave
     )
     stage, context = study.inference, min(cell.recipe.model.seq_len for cell in cells)
     if stage is not None and stage.prompt + stage.new > context:
@@ -217,183 +181,17 @@ def _cell(
     index: int,
     points: tuple[Changes, ...],
     seed: int,
+    arms: tuple[Arm, ...],
 ) -> Cell:
     changes = points[index] | arm.changes
     changes |= {"model.schedule": str(arm.schedule), "train.seed": seed}
     recipe = changed(base, changes, f"{file}: arms.{arm.name}")
-    if milestones := study.milestones(recipe):
+    left = {
+        each.origin.step(recipe) for each in arms if each.origin and each.origin.arm == arm.name
+    }
+    if milestones := left.union(study.milestones(recipe)):
         kept = sorted({*recipe.run.milestones, *milestones})
         recipe = changed(recipe, {"run.milestones": kept}, f"{file}: at")
     middle = f"-point{index}" if len(points) > 1 else ""
-    return Cell(arm.name, index, seed, recipe, f"{arm.name}{middle}-seed{seed}")
-
-
-# -- arms: schedules by preset, text or rule, and what else they change --------------------------
-
-
-def _make_arms(file: Path, study: Study, model: ModelConfig) -> tuple[Arm, ...]:
-    """Every arm of a study; what a rule gives that is an arm already is left out."""
-    resolver = _Resolver(file, study, model)
-    ruled = {name for name in study.arms if resolver.table(name).schedule in SEVERAL}
-    plain = {
-        name: Arm(name, resolver.schedule(name), resolver.changes(name))
-        for name in study.arms
-        if name not in ruled
-    }
-    owners: dict[tuple[Any, ...], str] = {}
-    for arm in plain.values():
-        first = owners.setdefault(arm.identity, arm.name)
-        if first != arm.name:
-            raise StudyError(
-                f"{file}: arms {first!r} and {arm.name!r} are the same: {arm.schedule}"
-            )
-    arms = [
-        arm
-        for name in study.arms
-        for arm in (resolver.several(name) if name in ruled else [plain[name]])
-        if owners.setdefault(arm.identity, arm.name) == arm.name
-    ]
-    arms += [
-        arm
-        for arm in _factorial_arms(file, study, model)
-        if owners.setdefault(arm.identity, arm.name) == arm.name
-    ]
-    if study.baseline not in plain:
-        raise StudyError(
-            f"{file}: baseline = {study.baseline!r} is none of the arms: {', '.join(plain)}"
-        )
-    return tuple(arms)
-
-
-def _factorial_arms(file: Path, study: Study, model: ModelConfig) -> list[Arm]:
-    stage = study.factorial
-    if stage is None:
-        return []
-    try:
-        found = factorial_schedules(model.n_layers, stage.wide, stage.narrow)
-    except InputError as error:
-        raise StudyError(f"{file}: factorial: {error}") from None
-    return [Arm(name, schedule, {}) for name, schedule in found.items()]
-
-
-@dataclass(frozen=True)
-class _Resolver:
-    """Reads arms of one file, for one model."""
-
-    file: Path
-    study: Study
-    model: ModelConfig
-
-    def wrong(self, name: str, problem: str) -> StudyError:
-        return StudyError(f"{self.file}: arms.{name}: {problem}")
-
-    def table(self, name: str) -> ArmTable:
-        """What an arm says of its schedule."""
-        value = self.study.arms[name]
-        own = {"schedule": value} if isinstance(value, str) else value
-        try:
-            return ArmTable.model_validate(
-                {key: each for key, each in own.items() if key in ArmTable.model_fields}
-            )
-        except ValidationError as error:
-            lines = [explain(self.file, each, f"arms.{name}") for each in error.errors()]
-            raise StudyError("\n".join(lines)) from None
-
-    def changes(self, name: str) -> Changes:
-        """What else of the recipe an arm changes."""
-        value = self.study.arms[name]
-        if isinstance(value, str):
-            return {}
-        others = {key: each for key, each in value.items() if key not in ArmTable.model_fields}
-        changes = dotted(self.file, f"arms.{name}", others)
-        for key in changes:
-            if key == "model.schedule":
-                raise self.wrong(name, f"write `schedule`, not {key}")
-            if key == LEARNING_RATE and self.study.tune:
-                raise self.wrong(name, f"sets {key}, which [tune] finds for every arm; drop one")
-            if key in SHARED or key.startswith("data."):
-                raise self.wrong(
-                    name,
-                    f"{key} differs between arms, so they could not be compared; set it for all "
-                    "in [recipe], or sweep it in [sweep]",
-                )
-        return changes
-
-    def schedule(self, name: str, behind: tuple[str, ...] = ()) -> HeadSchedule:
-        """The schedule of an arm, through the arms it starts from."""
-        if name in behind:
-            raise self.wrong(name, f"starts from itself: {' <- '.join((*behind, name))}")
-        table = self.table(name)
-        text = table.schedule or str(self.model.schedule)
-        try:
-            schedule = self._read(text, table.of, (*behind, name))
-            schedule.head_dims(self.model.d_model)  # which refuses widths that no head can have
-            if len(schedule) != self.model.n_layers:
-                raise ScheduleError(
-                    f"it has {len(schedule)} layers, the base recipe {self.model.n_layers}"
-                )
-        except ScheduleError as error:
-            raise StudyError(f"{self.file}: arms.{name} = {text!r}: {error}") from None
-        return schedule
-
-    def _read(self, text: str, of: str, behind: tuple[str, ...]) -> HeadSchedule:
-        rule, _, number = text.partition(":")
-        if rule == "reversed":
-            return reverse(self._start(of, behind))
-        if rule == "shuffled":
-            return shuffle(self._start(of, behind), _whole(number))
-        if rule == "uniform":
-            return HeadSchedule.uniform(_whole(number), self.model.n_layers)
-        if text in self.study.arms and text != behind[-1]:
-            return self._start(text, behind)
-        return resolve(text)
-
-    def _start(self, name: str, behind: tuple[str, ...]) -> HeadSchedule:
-        arms = self.study.arms
-        if name not in arms:
-            known = f"name one of {', '.join(arms)} with `of`"
-            raise self.wrong(behind[-1], f"there is no arm {name!r} to start from; {known}")
-        if self.table(name).schedule in SEVERAL:
-            several = f"starts from {name!r}, which stands for several schedules"
-            raise self.wrong(behind[-1], several)
-        return self.schedule(name, behind)
-
-    def several(self, name: str) -> Iterator[Arm]:
-        """The arms that one rule gives, each named by what it is."""
-        table, changes = self.table(name), self.changes(name)
-        named: Iterator[tuple[str, HeadSchedule]]
-        if table.schedule == "bracketing":
-            uniforms = bracketing_uniforms(self._start(table.of, (name,)), self.model.d_model)
-            named = ((str(each.heads[0]), each) for each in uniforms)
-        else:
-            named = ((str(e).replace(" ", "_"), e) for e in self._enumerated(name, table))
-        for ending, schedule in named:
-            if all(n % self.model.queries_per_kv == 0 for n in schedule.heads):
-                yield Arm(f"{name}-{ending}", schedule, changes)
-
-    def _enumerated(self, name: str, table: ArmTable) -> Iterator[HeadSchedule]:
-        limits = Limits(
-            None if table.start is None else tuple(table.start),
-            max(2, table.min_phases),  # one phase is no progression
-            table.max_phases,
-            table.min_phase_layers,
-            table.max_phase_layers,
-            RULES if table.rules is None else frozenset(table.rules),
-        )
-        model, count = self.model, 0
-        every = enumerate_schedules(model.d_model, model.n_layers, model.h_base, limits)
-        unit = table.phase_multiple
-        found = (each for each in every if not any(p.n_layers % unit for p in each.phases))
-        for count, schedule in enumerate(found, start=1):
-            if count > table.most:
-                most = f"more than most = {table.most} schedules; limit them further"
-                raise self.wrong(name, most)
-            yield schedule
-        if not count:
-            raise self.wrong(name, "no schedule is within these limits")
-
-
-def _whole(text: str) -> int:
-    if not text.isdecimal():
-        raise ScheduleError("write a whole number after the colon, as in uniform:6 or shuffled:1")
-    return int(text)
+    name = f"{arm.name}{middle}-seed{seed}"
+    return Cell(arm.name, index, seed, recipe, name, arm.origin)

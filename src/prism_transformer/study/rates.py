@@ -18,10 +18,10 @@ from pydantic import ValidationError
 from prism_transformer.core.disk import write_whole
 from prism_transformer.core.errors import InputError, explain
 from prism_transformer.recipes.files import changed
-from prism_transformer.schedule import HeadSchedule
+from prism_transformer.study.arms import Arm
 from prism_transformer.study.collected import LEARNING_RATE, ArmFacts, RateFacts, TuningFacts
 from prism_transformer.study.earlier import apart
-from prism_transformer.study.plan import Arm, Cell, Plan
+from prism_transformer.study.plan import Cell, Plan
 from prism_transformer.study.runs import run_of
 from prism_transformer.study.spec import StudyError, TuneStage
 from prism_transformer.study.tuning import best_rate, extended
@@ -57,7 +57,7 @@ def find_rates(plan: Plan, folder: Path, known: TuningFacts | None = None) -> Ra
     for arm in every:
         kept = frozen.get(arm.identity)
         if kept is not None:
-            found[arm.name] = kept.model_copy(update={"arm": facts_of(arm)})
+            found[arm.name] = kept.model_copy(update={"arm": arm.facts})
             needed[arm.name] = list(kept.rates)
         else:
             needed[arm.name], losses, why = _search(plan, folder, stage, arm)
@@ -67,7 +67,7 @@ def find_rates(plan: Plan, folder: Path, known: TuningFacts | None = None) -> Ra
                 best = best_rate(needed[arm.name], losses).rate
                 rows = tuple(tuple(None if e == inf else e for e in row) for row in losses)
                 found[arm.name] = RateFacts(
-                    arm=facts_of(arm), rates=tuple(needed[arm.name]), losses=rows, best=best
+                    arm=arm.facts, rates=tuple(needed[arm.name]), losses=rows, best=best
                 )
     cells = tuple(
         cell_at(plan, stage, arm, rate, seed)
@@ -191,16 +191,8 @@ def write_rates(folder: Path, found: TuningFacts) -> None:
         write_whole(folder / RATES_FILE, whole.model_dump_json(indent=1) + "\n")
 
 
-def facts_of(arm: Arm) -> ArmFacts:
-    """An arm as study.json has it."""
-    schedule = arm.schedule
-    return ArmFacts(
-        name=arm.name, schedule=str(schedule), heads=schedule.heads, changes=arm.changes
-    )
-
-
 def _identity(arm: ArmFacts) -> tuple[object, ...]:
-    return Arm(arm.name, HeadSchedule(arm.heads), arm.changes).identity
+    return Arm.of(arm).identity
 
 
 def _stage(plan: Plan) -> TuneStage:

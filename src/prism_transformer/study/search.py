@@ -21,9 +21,10 @@ from prism_transformer.core.table import Column, Table, words
 from prism_transformer.recipe import Recipe
 from prism_transformer.recipes.files import changed
 from prism_transformer.study.api import check_crew, empty, prepare_data
+from prism_transformer.study.arms import Arm
 from prism_transformer.study.compare import RATES_BESIDE
 from prism_transformer.study.folder import Source, StudyFolder, load_study
-from prism_transformer.study.plan import Arm, Plan
+from prism_transformer.study.plan import Plan
 from prism_transformer.study.runs import CellFailed
 from prism_transformer.study.sharing import ALONE, Crew
 from prism_transformer.study.spec import SearchStage, StudyError

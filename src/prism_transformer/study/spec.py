@@ -12,6 +12,7 @@ uniform = "uniform:8"
 prism = "2x2 4x2 8x4"
 reversed = "reversed"         of the arm prism, unless `of` names another
 tiled = { schedule = "prism", model.rope_frequencies = "tiled" }
+late = { schedule = "prism", from = "uniform@0.5" }   goes on from half of that arm's training
 
 [sweep]                       every arm and seed at each of these
 optim.lr = [1e-3, 3e-3]
@@ -34,7 +35,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, field_
 
 from prism_transformer.core.errors import InputError, explain
 from prism_transformer.eval.tasks import choose_tasks
-from prism_transformer.recipe import Recipe, Section, Seed
+from prism_transformer.recipe import Map, Recipe, Section, Seed
 from prism_transformer.recipes.files import PACKAGED, STUDIES, copy_out, read_toml
 from prism_transformer.study.collected import EFFECT
 from prism_transformer.study.looks import OBRIEN_FLEMING, Spending
@@ -190,6 +191,10 @@ class ArmTable(Section):
     schedule: str | None = None
     of: Name = "prism"
     """the arm that a rule such as reversed starts from"""
+    origin: str | None = Field(default=None, alias="from")
+    """an arm and a share of its training, as in ``uniform@0.5``, to go on from"""
+    map: Map = "matched"
+    """how weights come from that arm's schedule to this one's"""
     # Limits of the rule enumerate, as ``design.Limits`` has them.
     start: list[PositiveInt] | None = None
     min_phases: PositiveInt = 1
@@ -201,6 +206,9 @@ class ArmTable(Section):
     rules: list[Literal["monotonicity", "convergence", "smoothness", "preservation"]] | None = None
     most: NonNegativeInt = 100
     """arms that enumerate may give before it is refused"""
+
+
+ARM_KEYS = frozenset(field.alias or name for name, field in ArmTable.model_fields.items())
 
 
 def packaged_studies() -> dict[str, Path]:

@@ -18,7 +18,7 @@ import torch
 
 from prism_transformer.analysis.profile import attention_profile
 from prism_transformer.bench.measure import against
-from prism_transformer.core.disk import appended, locked, write_whole, writing
+from prism_transformer.core.disk import appended, locked, plain_name, write_whole, writing
 from prism_transformer.core.errors import sentence
 from prism_transformer.core.progress import (
     Advance,
@@ -33,6 +33,7 @@ from prism_transformer.core.sealed import sealed_json
 from prism_transformer.eval.text import text_loss
 from prism_transformer.models.cost import utilisation_flops
 from prism_transformer.recipe import Recipe
+from prism_transformer.study.arms import Origin
 from prism_transformer.study.launch import log_of, measure_together, train_together
 from prism_transformer.study.plan import Cell, Plan
 from prism_transformer.study.queue import CLAIMS
@@ -49,6 +50,7 @@ from prism_transformer.study.spec import EvalStage, InferenceStage
 from prism_transformer.training.api import resume, train
 from prism_transformer.training.device import begin, compiling_pays, settle
 from prism_transformer.training.neighbours import COMPILE, told
+from prism_transformer.training.reslicing import reslice
 from prism_transformer.training.run import read_environment
 from prism_transformer.training.stopping import Stopped
 
@@ -144,6 +146,8 @@ class Worker:
             )
 
     def _train(self, run: StudyRun, until: int, tell: Tell) -> None:
+        if run.cell.origin is not None and not run.begun:
+            self._leave(run, run.cell.origin, tell)
         if "torch._dynamo" in sys.modules:
             torch._dynamo.reset()  # what was compiled for the cell before counts as a variant
         with told(shared_compiler(self.plan, self.folder, run.cell, self.device)):
@@ -153,6 +157,21 @@ class Worker:
                 resume(run.folder, until=until, device=self.device, tell=tell)
             else:
                 train(run.cell.recipe, run.folder, until=until, device=self.device, tell=tell)
+
+    def _leave(self, run: StudyRun, origin: Origin, tell: Tell) -> None:
+        """Begin a run where it leaves that of another arm, which is trained up to there first."""
+        cell, folder = run.cell, self.folder
+        before = run_of(self.plan, folder, self.plan.all.cell(origin.arm, cell.point, cell.seed))
+        step = origin.step(cell.recipe)
+        # Whoever trains that run holds this; a run that others leave waits for nobody itself.
+        with locked(folder / CLAIMS / plain_name(before.cell.name), wait=True):
+            before.check_recipe()
+            if before.step < step:
+                self._train(before, step, tell)
+            reslice(
+                before.folder, cell.recipe.model.schedule, run.folder, step=step, how=origin.map,
+                recipe=cell.recipe, device=self.device, tell=tell,
+            )  # fmt: skip
 
 
 def shared_compiler(plan: Plan, folder: Path, cell: Cell, device: str) -> dict[str, str]:

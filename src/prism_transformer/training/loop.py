@@ -20,6 +20,7 @@ from prism_transformer.core.errors import InputError, RunError
 from prism_transformer.data.loader import Windows, prefetched, timed
 from prism_transformer.model import IGNORED, PrismLM, causal_attention
 from prism_transformer.models.cost import utilisation_flops
+from prism_transformer.models.reslice import under
 from prism_transformer.training.checkpoint import State, save_checkpoint
 from prism_transformer.training.device import Settings, peak_memory, sum_type
 from prism_transformer.training.distributed import World, accumulating, whole
@@ -118,7 +119,9 @@ def update(job: Job, passes: list[Tensor], waited: float) -> Row:
     """One step of the optimizer, for whose data it waited so many seconds."""
     started = perf_counter()
     rate = learning_rate(job.recipe, job.step)
-    part = backward(job, passes)
+    schedule = job.recipe.schedule_at(job.step)
+    with under(job.model, schedule):  # validations and checkpoints know the model's own only
+        part = backward(job, passes)
     total = gradient_norm(job)
     # One exchange: all processes see one loss, and stop after the same step even if the signal
     # reached only one of them. And one wait for the device in the whole step.
@@ -138,7 +141,9 @@ def update(job: Job, passes: list[Tensor], waited: float) -> Row:
     # From here on the step counts: what is logged, saved or dumped belongs to the new weights.
     job.step += 1
     job.stopping = stop > 0
-    row = {"loss": loss, "lr": rate, "grad_norm": norm}
+    row: Row = {"loss": loss, "lr": rate, "grad_norm": norm}
+    if job.recipe.train.schedule_sampling is not None:
+        row["schedule"] = str(schedule)
     return job.log("train", row | speed(job, perf_counter() - started + waited, waited))
 
 

@@ -1,0 +1,77 @@
+"""Figures of searches: how predictors rank schedules, and what a change on the way does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from prism_transformer.core.table import Interval, Row, Table
+from prism_transformer.figures.chart import canvas
+from prism_transformer.figures.style import FAINT, PAGE_STYLE, TONES, plain_name, plain_text
+
+CEILING = "ceiling"
+
+
+@mpl.rc_context(PAGE_STYLE)
+def rankings(table: Table) -> Figure:
+    """Tau and regret of every predictor with their intervals, the ceiling as a line."""
+    chart, axes = canvas(7.4, 0.9 + 0.3 * len(table))
+    chart.figure.clear()
+    axes = list(chart.figure.subplots(1, 2, sharey=True))
+    rows = [row for row in table.rows if row["predictor"] != CEILING]
+    several = len({row["truth"] for row in rows}) > 1
+    names = [f"{row['truth']}: {row['predictor']}" if several else row["predictor"] for row in rows]
+    places = range(len(rows))[::-1]
+    labels = {"tau": "Kendall's tau", "regret": "regret, nats"}
+    for ax, (key, label) in zip(axes, labels.items(), strict=True):
+        for place, row in zip(places, rows, strict=True):
+            _point(ax, place, row, key)
+        ax.axvline(0, color=FAINT, linewidth=0.8)
+        ax.set_xlabel(f"{label}; dashed: ceiling")
+        _ceilings(ax, table.rows, rows, key)
+    axes[0].set_yticks(list(places), [plain_name(str(name), 40) for name in names])
+    axes[0].set_ylim(-0.6, len(rows) - 0.4)
+    return chart.figure
+
+
+def _point(ax: mpl.axes.Axes, place: int, row: Row, key: str) -> None:
+    value, ends = row[key], row[f"{key} 95 %"]
+    if not isinstance(value, int | float):
+        return
+    if isinstance(ends, Interval):
+        ax.plot([ends.low, ends.high], [place, place], color=TONES[0].light)
+    ax.plot([value], [place], TONES[0].marker, color=TONES[0].light)
+
+
+def _ceilings(ax: mpl.axes.Axes, every: Sequence[Row], rows: Sequence[Row], key: str) -> None:
+    """What one half of a truth's seeds reaches, beside the rows of that truth."""
+    for row in every:
+        value = row[key]
+        mine = [n for n, other in enumerate(rows) if other["truth"] == row["truth"]]
+        if row["predictor"] == CEILING and isinstance(value, int | float) and mine:
+            top, bottom = len(rows) - 0.6 - mine[0], len(rows) - 1.4 - mine[-1]
+            ax.plot([value, value], [bottom, top], color=TONES[1].light, linestyle="--")
+
+
+@mpl.rc_context(PAGE_STYLE)
+def changed_on_the_way(
+    lines: Sequence[tuple[str, Sequence[tuple[float, Sequence[float]]]]], baseline: str
+) -> Figure:
+    """Final loss less the baseline's by the share of training at which the schedule changed.
+
+    Each line is a direction: at 0 the schedule it goes to throughout, at 1 the one it comes from.
+    """
+    chart, (ax,) = canvas(6.4, 3.6)
+    for (name, points), tone in zip(lines, TONES, strict=False):
+        means = [sum(each) / len(each) for _, each in points]
+        shares = [share for share, _ in points]
+        ax.plot(shares, means, tone.marker + "-", color=tone.light, label=plain_text(name))
+        for share, each in points:
+            ax.plot([share] * len(each), each, ".", color=tone.light, alpha=0.5)
+    ax.axhline(0, color=FAINT, linewidth=0.8)
+    ax.set_xlabel("share of training before the change; 0 and 1: none")
+    ax.set_ylabel(plain_text(f"final loss less {baseline}'s, nats"))
+    ax.legend()
+    return chart.figure

@@ -1,0 +1,262 @@
+"""Predictors of schedules held against runs that were trained alone: the verb ``judge``.
+
+Each is asked how it ranks schedules (Kendall's tau) and what one loses by taking its word (regret),
+with intervals from a bootstrap over schedules, over seeds of the stand-alone runs and over the runs
+that predict. The stand-alone runs are noisy themselves: how well one half of their seeds ranks the
+other is the ceiling. What learns from these runs, the effects of layers, is judged in the same way,
+fitted on one half and held against the other; there the bootstrap is over schedules alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from prism_transformer.core.progress import Tell, counted, silent
+from prism_transformer.core.table import Column, Interval, Row, Table, words
+from prism_transformer.schedule import HeadSchedule
+from prism_transformer.search.ranking import (
+    Array,
+    Places,
+    interval,
+    kendall,
+    regret,
+    resampled,
+    split_mean,
+)
+from prism_transformer.search.scores import BLOCKS, ONE_SHOT, AnyScores, find_scores
+from prism_transformer.study.collected import Collected, finite, read_collected
+from prism_transformer.study.factorial import levels
+
+LEAST_ARMS = 4  # of which a ranking says anything at all
+EFFECTS, MEAN_HEADS, RANDOM, CEILING = "layer effects", "mean head count", "random", "ceiling"
+
+
+@dataclass(frozen=True)
+class Truth:
+    """Stand-alone runs: final losses of schedules by seed, a whole block of both."""
+
+    name: str
+    schedules: tuple[HeadSchedule, ...]
+    losses: Array
+    """(seeds, schedules), nats"""
+    lr: float
+
+    def only(self, chosen: Sequence[int]) -> Truth:
+        """The same of some schedules."""
+        kept = tuple(self.schedules[index] for index in chosen)
+        return Truth(self.name, kept, self.losses[:, list(chosen)], self.lr)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """How one predictor ranks the schedules of one truth."""
+
+    truth: str
+    predictor: str
+    runs: int
+    """that it predicts from"""
+    arms: int
+    seeds: int
+    """of the stand-alone runs"""
+    tau: float
+    tau_interval: tuple[float, float]
+    regret: float
+    """nats"""
+    regret_interval: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """Every predictor against every truth."""
+
+    judged: tuple[Judgement, ...]
+    left_out: tuple[str, ...] = ()
+    """what could not be judged, and why"""
+
+    @property
+    def table(self) -> Table:
+        """A row for each; a ceiling stands at the end of its truth."""
+        columns = (
+            *words("truth", "predictor"), Column("runs"), Column("arms"), Column("seeds"),
+            Column("tau", places=2, sign=True), Column("tau 95 %", places=2, sign=True),
+            Column("regret", "nats", 4), Column("regret 95 %", "nats", 4),
+        )  # fmt: skip
+        rows: tuple[Row, ...] = tuple(
+            {"truth": j.truth, "predictor": j.predictor, "runs": j.runs, "arms": j.arms,
+             "seeds": j.seeds, "tau": number(j.tau), "tau 95 %": _interval(j.tau_interval),
+             "regret": number(j.regret), "regret 95 %": _interval(j.regret_interval)}
+            for j in self.judged
+        )  # fmt: skip
+        return Table("predictors", columns, rows, title="Predictors against stand-alone runs")
+
+
+def number(value: float) -> float | None:
+    """A number, or nothing where there is none."""
+    return value if np.isfinite(value) else None
+
+
+def _interval(ends: tuple[float, float]) -> Interval | None:
+    return Interval(*ends) if np.isfinite(ends).all() else None
+
+
+def judge(
+    truths: Sequence[Path | str], scores: Sequence[Path | str] = (), *, tell: Tell = silent
+) -> Verdicts:
+    """Hold predictors against collected studies.
+
+    ``scores`` are runs that were asked by ``one_shot`` or ``block_scores``, or folders with such
+    files. The mean head count, the effects of layers and chance need none.
+    """
+    found = find_scores(scores) if scores else []
+    left: list[str] = []
+    blocks = [truth for place in truths for truth in read_truths(place, left)]
+    judged: list[Judgement] = []
+    for truth in counted(tell, "studies", blocks, len(blocks)):
+        judged += _judge(truth, found, left)
+    return Verdicts(tuple(judged), tuple(left))
+
+
+def read_truths(place: Path | str, left: list[str]) -> list[Truth]:
+    """The stand-alone runs of a collected study, one truth for each point of its sweep."""
+    collected = read_collected(Path(place))
+    found = []
+    for point, swept in enumerate(collected.points):
+        name = ", ".join([collected.facts.name, *(f"{k}={v:g}" for k, v in swept.items())])
+        truth = _truth(collected, point, name)
+        if truth is None:
+            left.append(f"{name}: fewer than {LEAST_ARMS} schedules have a finished run")
+        else:
+            found.append(truth)
+    return found
+
+
+def _truth(collected: Collected, point: int, name: str) -> Truth | None:
+    """The largest whole block of seeds and schedules: all schedules, or those of the first seed."""
+    arms = {arm.name: HeadSchedule(arm.heads) for arm in collected.facts.arms if not arm.changes}
+    losses = finite(collected.final_loss(point))[list(arms)]
+    whole = losses.dropna()
+    if whole.empty:
+        fullest = losses.notna().sum(axis=1).idxmax()
+        whole = losses.loc[[fullest]].dropna(axis=1)
+    if whole.shape[1] < LEAST_ARMS:
+        return None
+    lr = collected.points[point].get("optim.lr", collected.facts.recipe.optim.lr)
+    kept = tuple(arms[str(each)] for each in whole.columns)
+    return Truth(name, kept, whole.to_numpy(dtype=float), float(lr))
+
+
+def _judge(truth: Truth, scores: Sequence[AnyScores], left: list[str]) -> list[Judgement]:
+    judged = []
+    for kind in (ONE_SHOT, BLOCKS):
+        mine = [each for each in scores if each.kind == kind]
+        usable = [each for each in mine if each.lr == truth.lr]
+        if not usable:
+            why = "no run was asked" if not mine else f"no run was trained at {truth.lr:g}"
+            left.append(f"{truth.name}: {kind}: {why}")
+            continue
+        values = [[each.predicted(s) for s in truth.schedules] for each in usable]
+        known = [
+            i for i in range(len(truth.schedules)) if all(row[i] is not None for row in values)
+        ]
+        if len(known) < LEAST_ARMS:
+            left.append(f"{truth.name}: {kind}: knows {len(known)} of its schedules")
+            continue
+        table = np.array([[row[i] for i in known] for row in values], dtype=float)
+        judged.append(_of_values(truth.only(known), kind, table))
+    effects = _effects(truth)
+    if effects is None:
+        left.append(f"{truth.name}: {EFFECTS}: needs two seeds, and more schedules than layers")
+    else:
+        judged.append(effects)
+    heads = np.array([[s.mean_heads for s in truth.schedules]])
+    judged += [_of_values(truth, MEAN_HEADS, heads), _random(truth), _ceiling(truth)]
+    return judged
+
+
+def _of_values(truth: Truth, name: str, values: Array) -> Judgement:
+    """A predictor that never saw the stand-alone runs; values are (runs, schedules)."""
+
+    def draw(statistic: Callable[[Array, Array], float]) -> Callable[[np.random.Generator], float]:
+        def once(random: np.random.Generator) -> float:
+            arms = resampled(random, truth.losses.shape[1])
+            seeds = resampled(random, len(truth.losses))
+            runs = resampled(random, len(values))
+            return statistic(values[runs].mean(0)[arms], truth.losses[seeds].mean(0)[arms])
+
+        return once
+
+    mean, actual = values.mean(0), truth.losses.mean(0)
+    runs = 0 if name == MEAN_HEADS else len(values)
+    return Judgement(
+        truth.name, name, runs, *_size(truth), kendall(mean, actual), interval(draw(kendall)),
+        regret(mean, actual), interval(draw(regret)),
+    )  # fmt: skip
+
+
+def _size(truth: Truth) -> tuple[int, int]:
+    return truth.losses.shape[1], len(truth.losses)
+
+
+def _of_halves(
+    truth: Truth, name: str, runs: int, predict: Callable[[Array, Places], Array]
+) -> Judgement:
+    """A predictor that learns from one half of the seeds and is judged by the other."""
+
+    def value(losses: Array, arms: Places, statistic: Callable[[Array, Array], float]) -> float:
+        def of(seen: Array, held: Array) -> float:
+            return statistic(predict(seen, arms), held)
+
+        return split_mean(losses[:, arms], of)
+
+    def draw(statistic: Callable[[Array, Array], float]) -> Callable[[np.random.Generator], float]:
+        return lambda random: value(truth.losses, resampled(random, len(everything)), statistic)
+
+    everything = np.arange(truth.losses.shape[1], dtype=np.int64)
+    return Judgement(
+        truth.name, name, runs, *_size(truth),
+        value(truth.losses, everything, kendall), interval(draw(kendall)),
+        value(truth.losses, everything, regret), interval(draw(regret)),
+    )  # fmt: skip
+
+
+def _ceiling(truth: Truth) -> Judgement:
+    """How one half of the seeds ranks the other."""
+    return _of_halves(truth, CEILING, len(truth.losses) // 2, lambda seen, _arms: seen)
+
+
+def _effects(truth: Truth) -> Judgement | None:
+    """The sum of layers' effects, fitted on one half of the seeds, judged by the other."""
+    n_arms, n_layers = truth.losses.shape[1], len(truth.schedules[0])
+    if len(truth.losses) < 2 or n_arms <= n_layers + 1:
+        return None
+    counts = [n for s in truth.schedules for n in s.heads]
+    wide, narrow = min(counts), max(counts)
+    at = np.array([levels(s, wide, narrow) for s in truth.schedules])
+    if np.linalg.matrix_rank(np.column_stack((np.ones(n_arms), at))) <= n_layers:
+        return None
+
+    def predict(seen: Array, arms: Places) -> Array:
+        # The least change that explains what was seen: a drawn set of schedules may leave some
+        # layers without any difference.
+        table = np.column_stack((np.ones(len(arms)), at[arms]))
+        return table @ np.linalg.lstsq(table, seen, rcond=None)[0]
+
+    return _of_halves(truth, EFFECTS, n_arms * (len(truth.losses) // 2), predict)
+
+
+def _random(truth: Truth) -> Judgement:
+    """Chance: what any order of the schedules is worth."""
+    actual = truth.losses.mean(0)
+
+    def draw(statistic: Callable[[Array, Array], float]) -> Callable[[np.random.Generator], float]:
+        return lambda random: statistic(random.permutation(len(actual)).astype(float), actual)
+
+    expected = float(actual.mean() - actual.min())
+    return Judgement(
+        truth.name, RANDOM, 0, *_size(truth), 0.0, interval(draw(kendall)), expected,
+        interval(draw(regret)),
+    )  # fmt: skip

@@ -1,0 +1,171 @@
+"""What a run says of schedules, as files: ``RUN/search/one-shot.json`` and ``blocks.json``.
+
+Each says what was asked, so that asking for more goes on where it was, and asking otherwise begins
+anew. They are small, and all that ``prism search evaluate`` needs of a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from prism_transformer.core.disk import write_whole, writing
+from prism_transformer.core.errors import InputError, explain
+from prism_transformer.core.sealed import read_sealed, sealed_json
+from prism_transformer.core.table import Column, Row, Table, words
+from prism_transformer.schedule import HeadSchedule
+
+FOLDER = "search"
+ONE_SHOT, BLOCKS = "one-shot", "blocks"
+FILES = {kind: f"{kind}.json" for kind in (ONE_SHOT, BLOCKS)}
+
+
+class Model(BaseModel):
+    """A part of a file: typed, and no key that nobody knows."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Settings(Model):
+    """How each loss was measured."""
+
+    windows: int
+    """of the validation slice, the first ones"""
+    steps: int = 0
+    """of tuning before it"""
+    rate: float = 0.1
+    """of that tuning, as a share of the run's ``optim.lr``"""
+
+
+class Scores(Model):
+    """What both kinds of file have."""
+
+    run: str
+    """the name of its folder"""
+    seed: int
+    step: int
+    """of its checkpoint"""
+    d_model: int
+    h_base: int
+    queries_per_kv: int
+    lr: float
+    asked: Settings
+
+    def same_question(self, other: Scores) -> bool:
+        """Whether two files answer one question, and may go on as one."""
+        own = ("kind", "run", "seed", "step", "d_model", "h_base", "queries_per_kv", "lr", "asked")
+        return all(getattr(self, key, None) == getattr(other, key, None) for key in own)
+
+
+class OneShot(Scores):
+    """Losses of schedules under the shared weights of a run that sampled schedules."""
+
+    kind: Literal["one-shot"] = "one-shot"
+    sampling: str
+    losses: dict[str, float]
+    """nats, by schedule"""
+
+    def predicted(self, schedule: HeadSchedule) -> float | None:
+        """What it expects of a schedule: nats, up to a constant."""
+        return self.losses.get(str(schedule))
+
+    @property
+    def table(self) -> Table:
+        """A row for each schedule, best first."""
+        ranked = sorted(self.losses.items(), key=lambda item: item[1])
+        rows: tuple[Row, ...] = tuple(
+            {"rank": rank, "schedule": schedule, "loss": loss, "to the best": loss - ranked[0][1]}
+            for rank, (schedule, loss) in enumerate(ranked, start=1)
+        )
+        nats = (Column("loss", "nats", 4), Column("to the best", "nats", 4))
+        return Table(ONE_SHOT, (Column("rank"), *words("schedule"), *nats), rows)
+
+
+class Blocks(Scores):
+    """What each layer's head count is worth alone, in a trained model, and what it takes."""
+
+    kind: Literal["blocks"] = "blocks"
+    schedule: str
+    """that the run was trained under"""
+    losses: tuple[dict[int, float], ...]
+    """nats, for each layer by its head count, every other layer as trained"""
+    milliseconds: dict[int, float] = {}
+    """of attention in one layer, by its head count; empty where nobody measured"""
+
+    @property
+    def scores(self) -> tuple[dict[int, float], ...]:
+        """Losses less that of the layer's own head count, which was tuned alike."""
+        heads = HeadSchedule.parse(self.schedule).heads
+        return tuple(
+            {count: loss - own[heads[layer]] for count, loss in own.items()}
+            for layer, own in enumerate(self.losses)
+        )
+
+    def predicted(self, schedule: HeadSchedule) -> float | None:
+        """The sum over layers; None where a layer was not asked at that count."""
+        if len(schedule) != len(self.losses):
+            return None
+        found = [own.get(n) for own, n in zip(self.scores, schedule.heads, strict=True)]
+        return None if None in found else sum(each for each in found if each is not None)
+
+    @property
+    def table(self) -> Table:
+        """A row for each layer, a column for each head count."""
+        counts = sorted({n for own in self.losses for n in own})
+        rows: tuple[Row, ...] = tuple(
+            {"layer": str(layer), **{str(n): own.get(n) for n in counts}}
+            for layer, own in enumerate(self.scores)
+        )
+        columns = (Column(str(n), "nats", 4, sign=True) for n in counts)
+        return Table(BLOCKS, (*words("layer"), *columns), rows)
+
+
+AnyScores = OneShot | Blocks
+
+
+def write_scores(file: Path, scores: AnyScores) -> None:
+    """Write a file, whole or not at all."""
+    with writing(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(file, sealed_json(scores.model_dump(mode="json")))
+
+
+def read_scores(file: Path) -> AnyScores:
+    """What ``write_scores`` wrote, if it is whole."""
+    facts = read_sealed(file)
+    kinds: dict[object, type[AnyScores]] = {ONE_SHOT: OneShot, BLOCKS: Blocks}
+    kind = kinds.get(facts.get("kind"))
+    if kind is None:
+        raise InputError(
+            f"{file}: holds no scores; `prism search one-shot` or `blocks` writes them"
+        )
+    try:
+        return kind.model_validate(facts)
+    except ValidationError as error:
+        raise InputError(explain(file, error.errors()[0])) from None
+
+
+def find_scores(places: Sequence[Path | str]) -> list[AnyScores]:
+    """Scores by file, by run, or all of a folder such as results/search; each run's once."""
+    found: dict[tuple[str, str], AnyScores] = {}
+    for place in map(Path, places):
+        files = [place] if place.is_file() else _files(place)
+        if not files:
+            raise InputError(f"{place}: no scores there; `prism search one-shot RUN` makes some")
+        for file in files:
+            scores = read_scores(file)
+            found.setdefault((scores.kind, scores.run), scores)
+    return list(found.values())
+
+
+def _files(place: Path) -> list[Path]:
+    folders = [place / FOLDER, place]
+    return [
+        file
+        for folder in folders
+        for kind in FILES
+        for file in sorted(folder.glob(f"*{kind}.json"))
+    ]

@@ -1,0 +1,147 @@
+"""A trained run's weights under any schedule: the loss on a fixed slice, after a short tuning.
+
+Every question starts from the same checkpoint; what was tuned for one schedule is gone before the
+next is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from prism_transformer.core.errors import InputError
+from prism_transformer.data.loader import Windows
+from prism_transformer.model import PrismLM
+from prism_transformer.models.reslice import matched, under
+from prism_transformer.models.weights import SCHEDULE, WEIGHTS_FILE, load_model, read_tensors
+from prism_transformer.recipe import Map
+from prism_transformer.schedule import HeadSchedule
+from prism_transformer.search.scores import Settings as Asked
+from prism_transformer.training.checkpoint import OPTIMIZER_FILE, newest_model, read_state
+from prism_transformer.training.device import Settings, begin, settle
+from prism_transformer.training.distributed import World
+from prism_transformer.training.job import make_optimizer, open_data
+from prism_transformer.training.loop import validation_loss
+from prism_transformer.training.reslicing import MOMENT_POWERS
+from prism_transformer.training.run import Run
+
+Tensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A run's newest sound checkpoint, opened for questions."""
+
+    run: Run
+    step: int
+    model: PrismLM
+    weights: Tensors
+    moments: Tensors
+    train: Windows
+    val: Windows
+    settings: Settings
+
+    @classmethod
+    def open(cls, run: Run | Path | str, device: str = "auto") -> Shared:
+        found = Run.open(run)
+        checkpoint = newest_model(found.folder)
+        settings = begin(settle(found.recipe, device))
+        weights = read_tensors(checkpoint / WEIGHTS_FILE)
+        weights.pop(SCHEDULE, None)
+        moments = read_tensors(checkpoint / OPTIMIZER_FILE)
+        model = load_model(checkpoint).to(settings.device)
+        step = read_state(checkpoint).step
+        return cls(found, step, model, weights, moments, *open_data(found.recipe), settings)
+
+    def windows(self, asked: int | None) -> int:
+        """How many windows of the validation slice are scored: the first ones, all when None."""
+        there = self.run.recipe.data.val_tokens // self.run.recipe.model.seq_len
+        if asked is not None and not 1 <= asked <= there:
+            raise InputError(f"--windows {asked}: the run's validation slice has {there}")
+        return asked or there
+
+    def loss(
+        self,
+        schedule: HeadSchedule,
+        asked: Asked,
+        *,
+        layer: int | None = None,
+        how: Map = "reshape",
+    ) -> float:
+        """Validation loss under a schedule, tuned first for as many steps as asked.
+
+        ``layer`` is the only one to be tuned; all of the model is when left out. ``how`` is the map
+        by which weights come from the run's own schedule.
+        """
+        recipe = self.run.recipe
+        world = World(0, 1, self.settings.device, None)
+        with self._changed(schedule, how):
+            if asked.steps:
+                self._tune(schedule, asked, layer, how)
+            return validation_loss(
+                self.model, self.val, asked.windows, recipe.train.micro_batch, world, self.settings
+            )
+
+    @contextmanager
+    def _changed(self, schedule: HeadSchedule, how: Map) -> Iterator[None]:
+        """The model under a schedule; afterwards every weight is what it was."""
+        weights = self.weights
+        if how == "matched":
+            weights = matched(weights, self.run.recipe.model, schedule)
+        self._fill(weights)
+        try:
+            with under(self.model, schedule):
+                yield
+        finally:
+            self._fill(self.weights)
+
+    @torch.no_grad()
+    def _fill(self, weights: Tensors) -> None:
+        for name, weight in self.model.named_parameters():
+            weight.copy_(weights[name])
+
+    def _tune(self, schedule: HeadSchedule, asked: Asked, layer: int | None, how: Map) -> None:
+        """Take steps with the optimizer's state, on windows that come after the run's last."""
+        recipe = self.run.recipe
+        part: nn.Module = self.model if layer is None else self.model.layers[layer]
+        self.model.requires_grad_(layer is None)
+        part.requires_grad_(True)
+        optimizer = make_optimizer(part, recipe.optim)
+        self._remember(optimizer, schedule, how)
+        for group in optimizer.param_groups:
+            group["lr"] = asked.rate * recipe.optim.lr
+        size = recipe.train.batch_tokens // recipe.model.seq_len
+        for step in range(self.step, self.step + asked.steps):
+            tokens = torch.from_numpy(self.train.batch(recipe.train.seed, step * size, size))
+            passes = tokens.to(self.settings.device).split(recipe.train.micro_batch)
+            for rows in passes:
+                with self.settings.autocast():
+                    loss = self.model(rows[:, :-1], rows[:, 1:]) / len(passes)
+                loss.backward()
+            nn.utils.clip_grad_norm_(part.parameters(), recipe.optim.grad_clip)
+            optimizer.step()
+            optimizer.zero_grad()
+        self.model.requires_grad_(True)
+
+    def _remember(self, optimizer: torch.optim.AdamW, schedule: HeadSchedule, how: Map) -> None:
+        """Give an optimizer the moments that the run's own had."""
+        names = {id(weight): name for name, weight in self.model.named_parameters()}
+        moments = {}
+        for kind, power in MOMENT_POWERS.items():
+            own = {name: self.moments[f"{kind}.{name}"] for name in self.weights}
+            if how == "matched":
+                own = matched(own, self.run.recipe.model, schedule, power)
+            moments[kind] = own
+        for group in optimizer.param_groups:
+            for weight in group["params"]:
+                name = names[id(weight)]
+                state = {
+                    kind: torch.empty_like(weight).copy_(own[name]) for kind, own in moments.items()
+                }
+                count = torch.tensor(float(self.step), device=weight.device)
+                optimizer.state[weight] = {"step": count, **state}

@@ -1,0 +1,178 @@
+"""The best schedule of all whose layers' scores add up, exactly, for every budget of time at once.
+
+A dynamic programme over layers. What the rest of a schedule depends on is the last layer's head
+count, how long its phase is so far, and how many layers are away from the base count; of prefixes
+that agree in these, one that is neither better nor faster than another is dropped. Nothing is
+approximated: a test holds it against all schedules one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import NamedTuple
+
+from prism_transformer.core.errors import InputError
+from prism_transformer.core.table import Column, Row, Table, words
+from prism_transformer.schedule import HeadSchedule
+from prism_transformer.schedules.design import RULES
+from prism_transformer.schedules.rules import MIN_PHASE_LAYERS
+from prism_transformer.search.scores import Blocks
+
+
+class Solution(NamedTuple):
+    """A schedule, the sum of its layers' scores, and the time that its layers take."""
+
+    score: float
+    time: float
+    heads: tuple[int, ...]
+
+    @property
+    def schedule(self) -> HeadSchedule:
+        return HeadSchedule(self.heads)
+
+
+class _State(NamedTuple):
+    """What the rest of a schedule depends on."""
+
+    n_heads: int
+    length: int
+    """of the phase so far, counted up to the least that the rules ask for"""
+    away: int
+    """layers that have another count than the base"""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Scores of layers by head count, in nats, lower is better; and what is admitted."""
+
+    scores: Sequence[Mapping[int, float]]
+    h_base: int
+    rules: frozenset[str] = RULES
+    times: Mapping[int, float] = field(default_factory=dict)
+    """of one layer, by head count; without them every schedule takes none"""
+    multiple: int = 1
+    """that divides every head count: queries_per_kv x tensor_parallel"""
+
+    def __post_init__(self) -> None:
+        if unknown := self.rules - RULES:
+            raise InputError(f"unknown rules {sorted(unknown)}; choose from {sorted(RULES)}")
+
+    def counts(self, layer: int) -> list[int]:
+        """Head counts that a layer may have, whatever the others have."""
+        found = [n for n in sorted(self.scores[layer]) if n % self.multiple == 0]
+        rules = self.rules
+        if "convergence" in rules and layer == len(self.scores) - 1:
+            found = [n for n in found if n == self.h_base]
+        if {"convergence", "monotonicity"} <= rules:
+            found = [n for n in found if n <= self.h_base]
+        return found
+
+    def next_state(self, state: _State | None, n_heads: int) -> _State | None:
+        """Where a layer of so many heads leads; None where a rule forbids it."""
+        least = MIN_PHASE_LAYERS if "smoothness" in self.rules else 1
+        away = int(n_heads != self.h_base) if "preservation" in self.rules else 0
+        total = away + (state.away if state else 0)
+        if 2 * total > len(self.scores):
+            return None
+        if state is None:
+            return _State(n_heads, 1, total)
+        if "monotonicity" in self.rules and n_heads < state.n_heads:
+            return None
+        if n_heads == state.n_heads:
+            return _State(n_heads, min(state.length + 1, least), total)
+        return _State(n_heads, 1, total) if state.length >= least else None
+
+    def ends(self, state: _State) -> bool:
+        """Whether a schedule may end so."""
+        return "smoothness" not in self.rules or state.length >= MIN_PHASE_LAYERS
+
+
+def frontier(problem: Problem) -> list[Solution]:
+    """The best schedule for every budget of time: the fastest first, each next better and slower.
+
+    Without times it is the one best schedule.
+    """
+    reached: dict[_State | None, list[Solution]] = {None: [Solution(0.0, 0.0, ())]}
+    for layer in range(len(problem.scores)):
+        found: dict[_State | None, list[Solution]] = {}
+        for state, solutions in reached.items():
+            for n_heads in problem.counts(layer):
+                after = problem.next_state(state, n_heads)
+                if after is not None:
+                    score = problem.scores[layer][n_heads]
+                    time = problem.times[n_heads] if problem.times else 0.0
+                    found.setdefault(after, []).extend(
+                        Solution(s.score + score, s.time + time, (*s.heads, n_heads))
+                        for s in solutions
+                    )
+        reached = {state: _undominated(each) for state, each in found.items()}
+    ended = [
+        solution
+        for state, solutions in reached.items()
+        if state is not None and problem.ends(state)
+        for solution in solutions
+    ]
+    if not ended:
+        raise InputError(
+            f"no schedule of {len(problem.scores)} layers with these head counts keeps "
+            f"{', '.join(sorted(problem.rules)) or 'every condition'} with h_base = "
+            f"{problem.h_base}; drop a rule, or give more counts"
+        )
+    return _undominated(ended)
+
+
+def _undominated(solutions: list[Solution]) -> list[Solution]:
+    """Those that no other beats in both score and time, the fastest first."""
+    kept: list[Solution] = []
+    for each in sorted(solutions, key=lambda s: (s.time, s.score, s.heads)):
+        if not kept or each.score < kept[-1].score:
+            kept.append(each)
+    return kept
+
+
+def best_within(solutions: Sequence[Solution], budget: float | None = None) -> Solution:
+    """The best of a frontier that takes no more time than a budget, any when left out."""
+    fitting = [each for each in solutions if budget is None or each.time <= budget]
+    if not fitting:
+        raise InputError(
+            f"no schedule takes {budget:.4g} or less; the fastest takes {solutions[0].time:.4g}"
+        )
+    return fitting[-1]
+
+
+def frontier_table(solutions: Sequence[Solution], base: float) -> Table:
+    """A row for each; ``base`` is the time of the model as it was trained."""
+    timed = base > 0
+    rows: tuple[Row, ...] = tuple(
+        {
+            "schedule": str(s.schedule),
+            "score": s.score,
+            **({"time": s.time / base} if timed else {}),
+        }
+        for s in solutions
+    )
+    nats = Column("score", "nats", 4, sign=True)
+    times = (Column("time", places=3),) if timed else ()
+    return Table("frontier", (*words("schedule"), nats, *times), rows)
+
+
+def mean_problem(
+    runs: Sequence[Blocks], rules: frozenset[str] = RULES, multiple: int = 1
+) -> tuple[Problem, float]:
+    """The mean of several runs' block scores as a problem, and the time of what they were."""
+    if not runs:
+        raise InputError("no block scores; `prism search blocks RUN` makes them")
+    first = runs[0]
+    for other in runs:
+        if [set(own) for own in other.losses] != [set(own) for own in first.losses]:
+            raise InputError(f"{other.run} and {first.run} were scored at other head counts")
+    scores = [
+        {n: fmean(run.scores[layer][n] for run in runs) for n in own}
+        for layer, own in enumerate(first.losses)
+    ]
+    timed = all(run.milliseconds for run in runs)
+    times = {n: fmean(r.milliseconds[n] for r in runs) for n in first.milliseconds} if timed else {}
+    base = sum(times[n] for n in HeadSchedule.parse(first.schedule)) if timed else 0.0
+    return Problem(scores, first.h_base, rules, times, multiple), base

@@ -1,0 +1,134 @@
+"""What searches came to, as a folder small enough to commit: the verb ``write_search``.
+
+predictors.csv, .svg     every predictor against stand-alone runs
+paths.csv, .svg          runs that changed their schedule on the way
+summary.md               both as text; a README may hold it between two lines
+learned.json             what ``prism schedule design --learned`` starts from
+RUN-one-shot.json, RUN-blocks.json   the scores themselves, so that the runs are not needed again
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from prism_transformer.core.disk import write_whole, writing
+from prism_transformer.core.errors import InputError
+from prism_transformer.core.progress import Tell, silent
+from prism_transformer.core.table import Table, markdown_text, to_csv, to_markdown
+from prism_transformer.figures.search import changed_on_the_way, rankings
+from prism_transformer.figures.style import save
+from prism_transformer.search.judge import Verdicts, judge
+from prism_transformer.search.learned import (
+    Learned,
+    blocks_source,
+    effects_source,
+    write_learned,
+)
+from prism_transformer.search.paths import paths_sentence, paths_table
+from prism_transformer.search.scores import FILES, Blocks, find_scores, write_scores
+from prism_transformer.study.arms import Arm
+from prism_transformer.study.collected import Collected, finite, read_collected
+
+SUMMARY, LEARNED = "summary.md", "learned.json"
+SECTION = re.compile(r"(?<=<!-- search: begin -->\n).*?(?=<!-- search: end -->)", re.DOTALL)
+PARTIAL = "Not measured yet: {}."
+
+
+@dataclass(frozen=True)
+class Written:
+    """What was found and where it is."""
+
+    verdicts: Verdicts
+    paths: Table | None
+    learned: Learned
+    summary: Path
+
+
+def write_search(
+    out: Path | str,
+    truths: Sequence[Path | str],
+    scores: Sequence[Path | str] = (),
+    paths: Path | str | None = None,
+    *,
+    readme: Path | None = None,
+    tell: Tell = silent,
+) -> Written:
+    """Judge predictors and write everything; scores that the folder holds already count as well.
+
+    ``truths`` are collected studies, ``paths`` one with arms that leave others. ``readme`` is a
+    file whose section between ``<!-- search: begin -->`` and ``end`` gets the summary.
+    """
+    out = Path(out)
+    if readme is not None and not SECTION.search(readme.read_text("utf-8")):
+        raise InputError(f"{readme}: has no line '<!-- search: begin -->' with an end to it")
+    kept = [out] if any(any(out.glob(f"*{name}")) for name in FILES.values()) else []
+    places = [*scores, *kept]
+    verdicts = judge(truths, places, tell=tell)
+    known = find_scores(places) if places else []
+    changed = None if paths is None else read_collected(Path(paths))
+    blocks = [each for each in known if isinstance(each, Blocks)]
+    studies = [read_collected(Path(each)) for each in truths]
+    found = [effects_source(each, verdicts) for each in studies]
+    sources = [each for each in (*found, blocks_source(blocks, verdicts)) if each is not None]
+    learned = Learned(sources=tuple(sources))
+    table = None if changed is None else paths_table(changed)
+    text = _summary(verdicts, table, out)
+    with writing(out):
+        out.mkdir(parents=True, exist_ok=True)
+        for each in known:
+            write_scores(out / f"{each.run}-{FILES[each.kind]}", each)
+        write_whole(out / "predictors.csv", to_csv(verdicts.table))
+        save(rankings(verdicts.table), out / "predictors.svg")
+        if changed is not None and table is not None and table.rows:
+            write_whole(out / "paths.csv", to_csv(table))
+            if lines := path_lines(changed):
+                save(changed_on_the_way(lines, changed.baseline), out / "paths.svg")
+        write_learned(out / LEARNED, learned)
+        write_whole(out / SUMMARY, text)
+    if readme is not None:
+        write_whole(readme, SECTION.sub(lambda _: f"\n{text}\n", readme.read_text("utf-8")))
+    return Written(verdicts, table, learned, out / SUMMARY)
+
+
+def _summary(verdicts: Verdicts, paths: Table | None, out: Path) -> str:
+    """As Markdown, with what is missing."""
+    lines = [to_markdown(verdicts.table).strip(), ""]
+    lines += [f"![Tau and regret of every predictor]({out.as_posix()}/predictors.svg)", ""]
+    if sentence := "" if paths is None else paths_sentence(paths):
+        lines += [
+            markdown_text(sentence),
+            "",
+            f"![Final loss by the time of the change]({out.as_posix()}/paths.svg)",
+            "",
+        ]
+    missing = list(verdicts.left_out)
+    if not sentence:
+        missing.append("runs that changed their schedule on the way")
+    if missing:
+        lines += [markdown_text(PARTIAL.format("; ".join(missing))), ""]
+    return "\n".join(lines)
+
+
+Line = tuple[str, list[tuple[float, list[float]]]]
+
+
+def path_lines(collected: Collected) -> list[Line]:
+    """For each direction the losses less the baseline's, by the share at which arms changed."""
+    arms = {facts.name: Arm.of(facts) for facts in collected.facts.arms}
+    losses = finite(collected.final_loss())
+    less = losses.sub(losses[collected.baseline], axis=0)
+    origins = dict.fromkeys(arm.origin.arm for arm in arms.values() if arm.origin)
+    lines: list[Line] = []
+    for start in origins:
+        mine = [arm for arm in arms.values() if arm.origin and arm.origin.arm == start]
+        ends = [a.name for a in arms.values() if not a.origin and a.schedule == mine[0].schedule]
+        points = [(0.0, name) for name in ends[:1]]
+        points += [(arm.origin.share, arm.name) for arm in mine if arm.origin] + [(1.0, start)]
+        values = [(share, less[name].dropna().tolist()) for share, name in points]
+        line = [(share, each) for share, each in values if each]
+        if len(line) > 1:
+            lines.append((f"{start} to {ends[0] if ends else mine[0].schedule}", line))
+    return lines

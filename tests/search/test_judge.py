@@ -1,0 +1,89 @@
+"""Predictors whose worth is known, against runs whose losses are."""
+
+from __future__ import annotations
+
+from math import isnan
+from pathlib import Path
+
+import pytest
+
+from prism_transformer.schedule import HeadSchedule
+from prism_transformer.search.judge import CEILING, EFFECTS, MEAN_HEADS, RANDOM, judge
+from prism_transformer.search.scores import OneShot, Settings, write_scores
+from prism_transformer.study.factorial import schedules
+from tests.search import studies
+from tests.search.studies import factorial_study, study, written
+
+
+def oracle(folder: Path, sign: float, run: str = "oracle", lr: float = 1.6e-2) -> Path:
+    """A one-shot file that knows the truth, or its opposite."""
+    losses = {str(s): sign * studies._sum(s) for s in schedules(8, 1, 4).values()}
+    scores = OneShot(
+        run=run, seed=0, step=1, d_model=64, h_base=4, queries_per_kv=1, lr=lr,
+        asked=Settings(windows=1), sampling="layers 1/4x8", losses=losses,
+    )  # fmt: skip
+    write_scores(folder / f"{run}-one-shot.json", scores)
+    return folder
+
+
+def test_a_predictor_that_knows_has_tau_1_and_one_that_errs_minus_1(tmp_path: Path) -> None:
+    truth = written(tmp_path / "truth", factorial_study(noise=0.0))
+    found = judge([truth], [oracle(tmp_path / "right", 1.0)])
+    by_name = {each.predictor: each for each in found.judged}
+    assert list(by_name) == ["one-shot", EFFECTS, MEAN_HEADS, RANDOM, CEILING]
+    assert by_name["one-shot"].tau == pytest.approx(1.0)
+    assert by_name["one-shot"].regret == 0.0
+    assert by_name["one-shot"].tau_interval == pytest.approx((1.0, 1.0))
+    assert by_name[CEILING].tau == by_name[EFFECTS].tau == pytest.approx(1.0)
+    assert by_name[RANDOM].tau == 0.0
+    assert by_name[RANDOM].tau_interval[0] < 0 < by_name[RANDOM].tau_interval[1]
+    assert found.left_out == ("known: blocks: no run was asked",)
+    wrong = judge([truth], [oracle(tmp_path / "wrong", -1.0)]).judged[0]
+    assert wrong.tau == pytest.approx(-1.0)
+    values = [studies._sum(s) for s in schedules(8, 1, 4).values()]
+    assert wrong.regret == pytest.approx(max(values) - min(values))
+    chance = sum(values) / len(values) - min(values)
+    assert by_name[RANDOM].regret == pytest.approx(chance)
+
+
+def test_noise_lowers_the_ceiling_and_what_learns_from_it(tmp_path: Path) -> None:
+    quiet = judge([written(tmp_path / "a", factorial_study(0.01))]).judged
+    loud = judge([written(tmp_path / "b", factorial_study(3.0))]).judged
+    tau = {
+        name: {each.predictor: each.tau for each in judged}
+        for name, judged in (("quiet", quiet), ("loud", loud))
+    }
+    assert tau["quiet"][CEILING] > 0.8
+    assert tau["quiet"][EFFECTS] > tau["quiet"][CEILING]  # eight numbers of sixteen: less noise
+    assert abs(tau["loud"][CEILING]) < 0.3
+    assert all(-1 <= each.tau_interval[0] <= each.tau_interval[1] <= 1 for each in quiet)
+
+
+def test_one_seed_has_no_ceiling_and_no_effects(tmp_path: Path) -> None:
+    found = judge([written(tmp_path / "a", factorial_study(0.01, n_seeds=1))])
+    by_name = {each.predictor: each for each in found.judged}
+    assert EFFECTS not in by_name
+    assert isnan(by_name[CEILING].tau)
+    assert any(EFFECTS in line for line in found.left_out)
+    assert found.table.rows[-1]["tau"] is None
+
+
+def test_an_unfinished_study_is_judged_by_what_is_there(tmp_path: Path) -> None:
+    """Seeds that every schedule has; without any, the schedules of the fullest seed."""
+    arms = {str(n): HeadSchedule.uniform(n, 2) for n in (1, 2, 4, 8, 16)}
+    losses = {"1": [1.0, 1.1], "2": [2.0], "4": [3.0], "8": [4.0], "16": [5.0]}
+    partial = study(arms, losses, factorial=False)
+    (first, *_) = judge([written(tmp_path / "a", partial)]).judged
+    assert (first.predictor, first.arms, first.seeds) == (MEAN_HEADS, 5, 1)
+    assert first.tau == pytest.approx(1.0)
+    few = study(arms, {"1": [1.0], "2": [2.0], "4": [3.0]}, factorial=False)
+    found = judge([written(tmp_path / "b", few)])
+    assert found.judged == ()
+    assert found.left_out == ("known: fewer than 4 schedules have a finished run",)
+
+
+def test_runs_of_another_rate_do_not_predict(tmp_path: Path) -> None:
+    truth = written(tmp_path / "truth", factorial_study(0.0))
+    found = judge([truth], [oracle(tmp_path / "other", 1.0, lr=4e-3)])
+    assert "one-shot" not in [each.predictor for each in found.judged]
+    assert "known: one-shot: no run was trained at 0.016" in found.left_out

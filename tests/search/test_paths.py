@@ -1,0 +1,45 @@
+"""Runs that changed on the way."""
+
+from __future__ import annotations
+
+import pytest
+
+from prism_transformer.core.table import Interval
+from prism_transformer.schedule import HeadSchedule
+from prism_transformer.search.paths import FROM, TO, paths_sentence, paths_table
+from prism_transformer.study.collected import Collected
+from tests.search.studies import study
+
+UNIFORM, PRISM = HeadSchedule.parse("4x8"), HeadSchedule.parse("1x2 2x2 4x4")
+
+
+def changed(n_seeds: int = 3) -> Collected:
+    arms = {"uniform": UNIFORM, "prism": PRISM, "late": PRISM, "back": UNIFORM}
+    changes = {"late": {"from": "uniform@0.9"}, "back": {"from": "prism@0.5"}}
+    losses = {
+        "uniform": [3.0, 3.1, 3.2], "prism": [2.9, 3.0, 3.1], "late": [2.98, 3.08, 3.17],
+        "back": [2.95, 3.06, 3.15],
+    }  # fmt: skip
+    cut = {arm: own[:n_seeds] for arm, own in losses.items()}
+    return study(arms, cut, changes=changes, factorial=False)
+
+
+def test_each_against_both_ends() -> None:
+    late, back = paths_table(changed()).rows
+    assert (late["from"], late["to"], late["at"], late["seeds"]) == ("uniform", "prism", 0.9, 3)
+    assert late[FROM] == pytest.approx(-(0.02 + 0.02 + 0.03) / 3)
+    assert late[TO] == pytest.approx((0.08 + 0.08 + 0.07) / 3)
+    assert back[FROM] == pytest.approx((0.05 + 0.06 + 0.05) / 3)
+    interval = late[f"{FROM}, 95 %"]
+    assert isinstance(interval, Interval)
+    assert interval.low < -0.0233 < interval.high
+
+
+def test_the_sentence_and_one_seed() -> None:
+    text = paths_sentence(paths_table(changed(1)))
+    assert "from uniform to prism, to uniform throughout: \u22120.0200 at 90%" in text
+    assert "(" not in text  # one seed has no interval
+    assert paths_table(changed(1)).rows[0][f"{TO}, 95 %"] is None
+    arms = {"uniform": UNIFORM, "prism": PRISM}
+    plain = study(arms, {"uniform": [3.0], "prism": [2.9]}, factorial=False)
+    assert paths_sentence(paths_table(plain)) == ""

@@ -1,0 +1,68 @@
+"""Files of scores: whole, their own, and found where they are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from prism_transformer.core.errors import InputError
+from prism_transformer.schedule import HeadSchedule
+from prism_transformer.search.scores import (
+    OneShot,
+    Settings,
+    find_scores,
+    read_scores,
+    write_scores,
+)
+from tests.search.test_solve import blocks
+
+
+def one_shot(run: str = "a", **losses: float) -> OneShot:
+    return OneShot(
+        run=run, seed=0, step=1, d_model=64, h_base=4, queries_per_kv=1, lr=0.1,
+        asked=Settings(windows=1), sampling="layers 1/4x2",
+        losses=losses or {"1x2": 3.0, "4x2": 2.5, "1x1 4x1": 2.75},
+    )  # fmt: skip
+
+
+def test_what_they_predict() -> None:
+    shared = one_shot()
+    assert shared.predicted(HeadSchedule.parse("1x1 4x1")) == 2.75
+    assert shared.predicted(HeadSchedule.parse("4x1 1x1")) is None
+    assert [row["schedule"] for row in shared.table.rows] == ["4x2", "1x1 4x1", "1x2"]
+    layers = blocks("b", [{1: 3.0, 4: 3.1}, {1: 3.3, 4: 3.1}], {})
+    assert layers.predicted(HeadSchedule((1, 1))) == pytest.approx(0.1)
+    assert layers.predicted(HeadSchedule((4, 4))) == 0.0
+    assert layers.predicted(HeadSchedule((2, 4))) is None
+    assert layers.predicted(HeadSchedule((4, 4, 4))) is None
+    assert [row["1"] for row in layers.table.rows] == pytest.approx([-0.1, 0.2])
+
+
+def test_files_are_found_by_run_by_folder_and_by_name_each_once(tmp_path: Path) -> None:
+    shared, layers = one_shot(), blocks("b", [{1: 3.0, 4: 3.1}], {1: 0.5, 4: 0.25})
+    write_scores(tmp_path / "run" / "search" / "one-shot.json", shared)
+    write_scores(tmp_path / "results" / "a-one-shot.json", shared)
+    write_scores(tmp_path / "results" / "b-blocks.json", layers)
+    assert find_scores([tmp_path / "run"]) == [shared]
+    assert find_scores([tmp_path / "run", tmp_path / "results"]) == [shared, layers]
+    assert find_scores([tmp_path / "results" / "b-blocks.json"]) == [layers]
+    with pytest.raises(InputError, match="no scores there"):
+        find_scores([tmp_path])
+
+
+def test_changed_and_foreign_files_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "one-shot.json"
+    write_scores(file, one_shot())
+    facts = json.loads(file.read_text("utf-8"))
+    facts["losses"]["1x2"] = 0.0
+    file.write_text(json.dumps(facts), "utf-8")
+    with pytest.raises(InputError, match="sha256 differs"):
+        read_scores(file)
+    file.write_text("{}", "utf-8")
+    with pytest.raises(InputError, match="holds no scores"):
+        read_scores(file)
+    file.write_text('{"kind": "one-shot"}', "utf-8")
+    with pytest.raises(InputError, match="run"):
+        read_scores(file)

@@ -1,0 +1,61 @@
+"""Results of searches as a folder, and what is committed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from prism_transformer.core.errors import InputError
+from prism_transformer.search.scores import find_scores
+from prism_transformer.search.write import SECTION, SUMMARY, path_lines, write_search
+from tests.search.studies import factorial_study, written
+from tests.search.test_judge import oracle
+from tests.search.test_paths import changed
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_everything_is_written_and_may_be_completed_later(tmp_path: Path) -> None:
+    truth = written(tmp_path / "truth", factorial_study(0.01))
+    out, readme = tmp_path / "out", tmp_path / "README.md"
+    readme.write_text("# A\n<!-- search: begin -->\nold\n<!-- search: end -->\nrest\n", "utf-8")
+    first = write_search(out, [truth], readme=readme)
+    assert "one-shot: no run was asked" in first.summary.read_text("utf-8")
+    assert first.summary.read_text("utf-8") in readme.read_text("utf-8")
+    assert readme.read_text("utf-8").endswith("<!-- search: end -->\nrest\n")
+    paths = written(tmp_path / "paths", changed())
+    write_search(out, [truth], [oracle(tmp_path / "scores", 1.0)], paths)
+    assert [each.run for each in find_scores([out])] == ["oracle"]
+    later = write_search(out, [truth], paths=paths)  # the scores are in the folder by now
+    assert later.verdicts.judged[0].predictor == "one-shot"
+    assert {file.name for file in out.iterdir()} == {
+        "predictors.csv", "predictors.svg", "paths.csv", "paths.svg", "learned.json", SUMMARY,
+        "oracle-one-shot.json",
+    }  # fmt: skip
+    assert "Final loss of runs that changed" in later.summary.read_text("utf-8")
+
+
+def test_lines_of_the_figure_go_from_one_end_to_the_other() -> None:
+    (there, line), (back, other) = path_lines(changed())
+    assert (there, back) == ("uniform to prism", "prism to uniform")
+    assert [share for share, _ in line] == [0.0, 0.9, 1.0]
+    assert line[0][1] == pytest.approx([-0.1] * 3)
+    assert line[-1][1] == [0.0] * 3
+    assert other[-1][1] == line[0][1]
+
+
+def test_a_readme_without_a_place_is_refused(tmp_path: Path) -> None:
+    truth = written(tmp_path / "truth", factorial_study(0.01))
+    readme = tmp_path / "README.md"
+    readme.write_text("# A\n", "utf-8")
+    with pytest.raises(InputError, match="search: begin"):
+        write_search(tmp_path / "out", [truth], readme=readme)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_readme_has_what_is_committed() -> None:
+    text = (ROOT / "README.md").read_text("utf-8")
+    found = SECTION.search(text)
+    assert found is not None
+    assert found[0].strip() == (ROOT / "results" / "search" / SUMMARY).read_text("utf-8").strip()
