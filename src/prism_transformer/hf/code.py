@@ -10,7 +10,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1]
 FILES = (
-    "core/errors.py", "schedule.py", "model.py", "hf/names.py", "hf/layers.py",
+    "core/errors.py", "core/loss.py", "schedule.py", "model.py", "hf/names.py", "hf/layers.py",
     "hf/configuration_prism.py", "hf/modeling_prism.py",
 )  # fmt: skip
 
@@ -61,7 +61,14 @@ def _relative(text: str) -> str:
 def _recipe() -> str:
     """The one class, as a plain dataclass."""
     text = (PACKAGE / "recipe.py").read_text("utf-8")
-    names = ("VOCAB_MULTIPLE", "ROPE_BASE", "RopeFrequencies", "AttentionScale", "Norm")
+    names = (
+        "VOCAB_MULTIPLE",
+        "ROPE_BASE",
+        "RopeFrequencies",
+        "AttentionScale",
+        "AttentionKind",
+        "Norm",
+    )
     values = [re.search(rf"^{name} = .*$", text, re.MULTILINE) for name in names]
     model = re.search(
         r"^class ModelConfig\(Section\):.*?(?=^class )", text, re.DOTALL | re.MULTILINE
