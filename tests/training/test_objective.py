@@ -19,7 +19,7 @@ from prism_transformer.training.job import Job
 from prism_transformer.training.loop import batches, validation_loss
 from prism_transformer.training.objective import NEXT_TOKEN, objective_of
 from prism_transformer.training.run import checkpoints, read_environment, read_metrics
-from tests.training.runs import finish, assert_same_end, tiny
+from tests.training.runs import assert_same_end, finish, tiny
 from tests.training.test_loop import CPU, SETTINGS
 
 MASKED = ("model.attention=bidirectional", "train.objective=masked", "model.vocab_size=258")
@@ -55,12 +55,12 @@ def test_masked_loss_against_a_plain_loop(data: Path, boundaries: str) -> None:
     losses = []
     for window in range(9):
         question = objective.question(windows.read([window]), window, 0)
-        pieces = [0, *(question.positions[0] == 0).nonzero().flatten().tolist()] if question.positions is not None else [0]  # fmt: skip
+        pieces = [0]
+        if question.positions is not None:
+            pieces = (question.positions[0] == 0).nonzero().flatten().tolist()
         stops = [*pieces[1:], 32]
         with torch.no_grad():
             for start, stop in zip(pieces, stops, strict=True):
-                if start == stop:
-                    continue
                 logits = model(question.tokens[:, start:stop])[0].double()
                 for place, target in enumerate(question.targets[0, start:stop].tolist()):
                     if target != IGNORED:

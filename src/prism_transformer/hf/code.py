@@ -11,7 +11,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1]
 FILES = (
     "core/errors.py", "core/loss.py", "schedule.py", "model.py", "hf/names.py", "hf/layers.py",
-    "hf/configuration_prism.py", "hf/modeling_prism.py",
+    "hf/configuration_prism.py", "hf/modeling_prism.py", "hf/modeling_masked.py",
 )  # fmt: skip
 
 # Not the classification heads: transformers makes their model without asking for its code.
@@ -19,6 +19,7 @@ AUTO_MAP = {
     "AutoConfig": "configuration_prism.PrismConfig",
     "AutoModel": "modeling_prism.PrismModel",
     "AutoModelForCausalLM": "modeling_prism.PrismForCausalLM",
+    "AutoModelForMaskedLM": "modeling_masked.PrismForMaskedLM",
 }
 
 # ``recipe.py`` has one class of use here, whose fields pydantic checks. Nothing else does: a

@@ -24,7 +24,7 @@ from transformers import (
 from transformers import initialization as init
 from transformers.cache_utils import Cache, DynamicCache
 from transformers.generation import LogitsProcessor
-from transformers.masking_utils import create_causal_mask
+from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_layers import (
     GenericForQuestionAnswering,
     GenericForSequenceClassification,
@@ -225,17 +225,17 @@ class PrismModel(PrismPreTrainedModel):
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give exactly one of input_ids and inputs_embeds")
         x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        if use_cache and past_key_values is None:
+        causal = self.config.attention == "causal"
+        if use_cache and causal and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
         if position_ids is None:
             seen = 0 if past_key_values is None else past_key_values.get_seq_length()
             position_ids = torch.arange(x.shape[1], device=x.device)[None] + seen
-        mask = create_causal_mask(
-            config=self.config,
-            inputs_embeds=x,
-            attention_mask=attention_mask,
-            past_key_values=past_key_values,
-            position_ids=position_ids,
+        parts = {"config": self.config, "inputs_embeds": x, "attention_mask": attention_mask}
+        mask = (
+            create_causal_mask(**parts, past_key_values=past_key_values, position_ids=position_ids)
+            if causal
+            else create_bidirectional_mask(**parts)
         )
         tables = self.rotary_tables(position_ids)
         for width, layer in zip(self.head_dims, self.layers, strict=True):
@@ -276,6 +276,11 @@ class PrismForCausalLM(PrismPreTrainedModel, GenerationMixin):
     _tied_weights_keys: ClassVar[dict[str, str]] = {"lm_head.weight": "model.embed_tokens.weight"}
 
     def __init__(self, config: PrismConfig) -> None:
+        if config.attention != "causal":
+            raise ValueError(
+                f"attention = {config.attention!r}: sees what it would generate; this model is a "
+                "PrismForMaskedLM"
+            )
         super().__init__(config)
         self.model = PrismModel(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
