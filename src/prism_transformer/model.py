@@ -69,16 +69,25 @@ def rotary_frequencies(
     gives heads different ones, (H + G, 1, K / 2) for queries and keys: together they turn at the
     speeds of one head as wide as all of them.
     """
+    width = rotary_width(config, n_heads)
+    return dealt(config, n_heads, pair_frequencies(width, config.rope_base, device))
+
+
+def rotary_width(config: ModelConfig, n_heads: int) -> int:
+    """Channels over which the frequencies of a layer are spread: a head's, or a control's."""
     widths = {"tiled": config.base_width, "split": config.d_kv}
-    width = widths.get(config.rope_frequencies, config.d_model // n_heads)
-    frequencies = pair_frequencies(width, config.rope_base, device)
+    return widths.get(config.rope_frequencies, config.d_model // n_heads)
+
+
+def dealt(config: ModelConfig, n_heads: int, frequencies: Tensor) -> Tensor:
+    """The frequencies of a rotary width as the heads of a layer have them."""
     if config.rope_frequencies == "split":
         n_kv_heads = n_heads // config.queries_per_kv
         keys = frequencies.unflatten(0, (-1, n_kv_heads)).T  # every head from the fast to the slow
         queries = keys.repeat_interleave(config.queries_per_kv, dim=0)  # as the keys they meet
         return torch.cat((queries, keys))[:, None]
     n_pairs = config.d_model // n_heads // 2
-    return frequencies[torch.arange(n_pairs, device=device) % len(frequencies)]
+    return frequencies[torch.arange(n_pairs, device=frequencies.device) % len(frequencies)]
 
 
 def pair_frequencies(width: int, base: float, device: torch.device | None = None) -> Tensor:

@@ -20,11 +20,9 @@ from prism_transformer.core.sealed import read_sealed
 from prism_transformer.data.corpora import open_corpus
 from prism_transformer.eval.text import (
     TokenRows,
-    check_context,
     measure_loss,
     open_on_text,
     text_loss,
-    with_rope_scaling,
 )
 from prism_transformer.hf.export import Opened, to_hf, write_hf
 from prism_transformer.training.run import Run, read_metrics
@@ -138,43 +136,6 @@ def test_any_causal_lm_has_the_loss_that_transformers_gives() -> None:
     with torch.no_grad():
         theirs = model(rows, labels=rows).loss.item()
     assert measure_loss(model, [rows]).mean == pytest.approx(theirs, rel=1e-5)
-
-
-def test_linear_scaling_halves_the_positions() -> None:
-    native = PrismLM(small_config("2x2 12x3")).eval()
-    with torch.no_grad():
-        for weight in native.parameters():
-            weight.mul_(4 if weight.dim() > 1 else 1)
-    model = to_hf(native)
-    scaled = with_rope_scaling(model, "linear:2")
-    assert scaled.config.max_position_embeddings == 128
-    tokens = windows(1, 99)
-    with torch.no_grad():
-        expected = native(tokens, positions=torch.arange(100) / 2)
-        torch.testing.assert_close(scaled(tokens).logits, expected, rtol=1e-4, atol=1e-4)
-        assert not torch.allclose(model(tokens).logits, expected, atol=1e-2)
-    assert model.config.max_position_embeddings == 64  # the model that was given is as it was
-
-
-def test_beyond_the_context_only_if_that_is_asked_for() -> None:
-    model = to_hf(PrismLM(small_config()))
-    check_context(model, 64, extrapolate=False)
-    check_context(model, 65, extrapolate=True)
-    with pytest.raises(InputError, match="--length 65: this model's context is 64; to go beyond"):
-        check_context(model, 65, extrapolate=False)
-    gpt2 = tf.GPT2LMHeadModel(
-        tf.GPT2Config(vocab_size=30, n_embd=8, n_layer=1, n_head=1, n_positions=32)
-    )
-    with pytest.raises(InputError, match="has 32 learned positions, no more"):
-        check_context(gpt2, 33, extrapolate=True)
-    with pytest.raises(InputError, match="has no rotary positions to scale"):
-        with_rope_scaling(gpt2, "linear:2")
-
-
-@pytest.mark.parametrize("scaling", ["linear", "linear:x", "linear:0.5", "cubic:2", "linear:nan"])
-def test_scalings_that_mean_nothing(scaling: str) -> None:
-    with pytest.raises(InputError, match="write one of linear, dynamic, yarn and a factor"):
-        with_rope_scaling(to_hf(PrismLM(small_config())), scaling)
 
 
 def test_no_text_no_loss() -> None:

@@ -28,7 +28,8 @@ class Masking:
 
     n_masked: int
     mask_token: int
-    """all tokens below it are text, or the end of one"""
+    n_tokens: int
+    """from which those are drawn that stand in for others"""
     replaced: float = 0.8
     """share for which the mask token stands"""
     random: float = 0.1
@@ -49,7 +50,7 @@ class Masking:
             chosen = np.argsort(order, kind="stable")[: self.n_masked]
             wanted[row, chosen] = windows[row, chosen]
             share = (kind[chosen] >> np.uint64(11)) * 2.0**-53  # even in [0, 1)
-            tokens = (other[chosen] % np.uint64(self.mask_token)).astype(np.int64)
+            tokens = (other[chosen] % np.uint64(self.n_tokens)).astype(np.int64)
             shown = np.where(share < self.replaced + self.random, tokens, windows[row, chosen])
             seen[row, chosen] = np.where(share < self.replaced, self.mask_token, shown)
         return seen, wanted

@@ -10,8 +10,9 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1]
 FILES = (
-    "core/errors.py", "core/loss.py", "schedule.py", "model.py", "hf/names.py", "hf/layers.py",
-    "hf/configuration_prism.py", "hf/modeling_prism.py", "hf/modeling_masked.py",
+    "core/errors.py", "core/loss.py", "schedule.py", "model.py", "hf/names.py",
+    "hf/extending.py", "hf/layers.py", "hf/configuration_prism.py", "hf/modeling_prism.py",
+    "hf/modeling_masked.py",
 )  # fmt: skip
 
 # Not the classification heads: transformers makes their model without asking for its code.

@@ -55,7 +55,7 @@ FIXED = {
 }
 
 # RoPE types whose frequencies depend on the head width and nothing that changes while running.
-ROPE_TYPES = ("default", "linear", "llama3", "yarn")
+ROPE_TYPES = ("default", "linear", "ntk", "llama3", "yarn")
 
 
 class NotOfAllLayers(AttributeError, RuntimeError):
@@ -205,11 +205,6 @@ class PrismConfig(PreTrainedConfig):
             raise ScheduleError(
                 f"rope_parameters = {self.rope_parameters!r}: not supported; rope_type may be "
                 f"{', '.join(ROPE_TYPES)}"
-            )
-        if self.rope_frequencies != "per-width" and rope_type != "default":
-            raise ScheduleError(
-                f"{self.rope_frequencies} rope_frequencies cannot be combined with {rope_type!r} "
-                "RoPE"
             )
 
     def _is_layer_view(self) -> bool:

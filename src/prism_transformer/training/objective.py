@@ -91,8 +91,11 @@ class Objective:
 NEXT_TOKEN = Objective()
 
 
-def objective_of(recipe: Recipe) -> Objective:
-    """What a recipe asks; refuses a vocabulary that has no room for the mask."""
+def objective_of(recipe: Recipe, seq_len: int | None = None) -> Objective:
+    """What a recipe asks, of windows as long as its own or of another length.
+
+    Refuses a vocabulary that has no room for the mask.
+    """
     train, config, tokenizer = recipe.train, recipe.model, recipe.data.tokenizer
     masking = None
     if train.objective == "masked":
@@ -102,6 +105,7 @@ def objective_of(recipe: Recipe) -> Objective:
                 f"already, and the mask needs one more; set it to {vocabulary(tokenizer) + 1}"
             )
         shares = (train.mask_replaced, train.mask_random)
-        masking = Masking(recipe.masked_tokens, config.mask_token, *shares)
+        n_masked = max(1, round(train.mask_share * (seq_len or config.seq_len)))
+        masking = Masking(n_masked, config.mask_token, config.vocab_size - 1, *shares)
     isolate = recipe.data.boundaries == "isolate"
     return Objective(masking, vocabulary(tokenizer) - 1 if isolate else None)
