@@ -28,6 +28,7 @@ from prism_transformer.hf.export import Opened, to_hf, write_hf
 from prism_transformer.training.run import Run, read_metrics
 from tests.conftest import small_config
 from tests.hf.models import byte_level_tokenizer, prism
+from tests.training.runs import finish, tiny
 
 
 @pytest.fixture(scope="module")
@@ -169,3 +170,22 @@ def test_an_export_has_its_runs_loss_and_bits_per_byte(trained: Path, tmp_path: 
     ours, theirs = (text_loss(each, text="sotu", sequences=3, batch=2) for each in sources)
     assert theirs.n_bytes == ours.n_bytes
     assert theirs.loss.mean == pytest.approx(ours.loss.mean)
+
+
+def test_an_encoder_is_scored_as_training_validates_it(tmp_path: Path, data: Path) -> None:
+    """With the same fixed masks, also where documents are isolated."""
+    shape = ("model.attention=bidirectional", "train.objective=masked", "model.vocab_size=258")
+    finish(tmp_path / "run", tiny(data, *shape, "data.boundaries=isolate", "train.tokens=2560"))
+    trained = [row["loss"] for row in read_metrics(tmp_path / "run") if row["kind"] == "val"][-1]
+    found = text_loss(tmp_path / "run", batch=3)
+    assert found.loss.mean == pytest.approx(trained, abs=1e-5)
+    assert found.loss.n_tokens == 50 * round(0.15 * 32)
+    assert found.to_json()["loss"] == pytest.approx(
+        sum(found.loss.sums) / sum(found.loss.counts), rel=1e-12
+    )
+
+
+def test_a_run_that_isolates_is_scored_so(tmp_path: Path, data: Path) -> None:
+    finish(tmp_path / "run", tiny(data, "data.boundaries=isolate", "train.tokens=2560"))
+    trained = [row["loss"] for row in read_metrics(tmp_path / "run") if row["kind"] == "val"][-1]
+    assert text_loss(tmp_path / "run", batch=7).loss.mean == pytest.approx(trained, abs=1e-5)
