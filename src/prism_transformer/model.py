@@ -15,13 +15,11 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn import LinearCrossEntropyOptions
 from torch.utils.checkpoint import checkpoint
 
+from prism_transformer.core.loss import chunked_loss
 from prism_transformer.recipe import ROPE_BASE, ModelConfig
 from prism_transformer.schedule import HeadSchedule, ScheduleError
-
-IGNORED = -100  # a target that does not count, as torch has it
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 Remember = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -50,6 +48,17 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal, enable_gqa=grouped)
 
 
+def bidirectional_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Softmax attention (B, H, T, K) in which every query sees every key."""
+    return F.scaled_dot_product_attention(q, k, v, enable_gqa=q.shape[1] != k.shape[1])
+
+
+ATTENTION: dict[str, Attend] = {
+    "causal": causal_attention,
+    "bidirectional": bidirectional_attention,
+}  # by what a recipe calls it
+
+
 def rotary_frequencies(
     config: ModelConfig, n_heads: int, device: torch.device | None = None
 ) -> Tensor:
@@ -60,16 +69,25 @@ def rotary_frequencies(
     gives heads different ones, (H + G, 1, K / 2) for queries and keys: together they turn at the
     speeds of one head as wide as all of them.
     """
+    width = rotary_width(config, n_heads)
+    return dealt(config, n_heads, pair_frequencies(width, config.rope_base, device))
+
+
+def rotary_width(config: ModelConfig, n_heads: int) -> int:
+    """Channels over which the frequencies of a layer are spread: a head's, or a control's."""
     widths = {"tiled": config.base_width, "split": config.d_kv}
-    width = widths.get(config.rope_frequencies, config.d_model // n_heads)
-    frequencies = pair_frequencies(width, config.rope_base, device)
+    return widths.get(config.rope_frequencies, config.d_model // n_heads)
+
+
+def dealt(config: ModelConfig, n_heads: int, frequencies: Tensor) -> Tensor:
+    """The frequencies of a rotary width as the heads of a layer have them."""
     if config.rope_frequencies == "split":
         n_kv_heads = n_heads // config.queries_per_kv
         keys = frequencies.unflatten(0, (-1, n_kv_heads)).T  # every head from the fast to the slow
         queries = keys.repeat_interleave(config.queries_per_kv, dim=0)  # as the keys they meet
         return torch.cat((queries, keys))[:, None]
     n_pairs = config.d_model // n_heads // 2
-    return frequencies[torch.arange(n_pairs, device=device) % len(frequencies)]
+    return frequencies[torch.arange(n_pairs, device=frequencies.device) % len(frequencies)]
 
 
 def pair_frequencies(width: int, base: float, device: torch.device | None = None) -> Tensor:
@@ -248,7 +266,7 @@ class Layer(nn.Module):
 
 
 class PrismLM(nn.Module):
-    """A causal language model whose layers follow a head schedule."""
+    """A language model, causal or masked, whose layers follow a head schedule."""
 
     def __init__(self, config: ModelConfig, seed: int = 0) -> None:
         super().__init__()
@@ -274,10 +292,12 @@ class PrismLM(nn.Module):
         targets: Tensor | None = None,
         *,
         positions: Tensor | None = None,
-        attend: Attend = causal_attention,
+        attend: Attend | None = None,
         cache: Cache | None = None,
     ) -> Tensor:
         """Logits (B, T, V) of the token after each of ``tokens`` (B, T); with ``targets`` the loss.
+
+        Of a bidirectional model they are logits of the tokens themselves, where they are masked.
 
         The loss is the mean cross entropy in nats over targets other than -100; it comes out of
         the model itself, so that whatever wraps the model sees training pass through.
@@ -307,13 +327,15 @@ class PrismLM(nn.Module):
         *,
         positions: Tensor | None = None,
         tables: Mapping[int, Tensor] | None = None,
-        attend: Attend = causal_attention,
+        attend: Attend | None = None,
         cache: Cache | None = None,
     ) -> Tensor:
         """Run embedded tokens (B, T, D) through all layers and the last norm.
 
-        ``tables`` are the rotary tables of the positions, for a caller that has them already.
+        ``tables`` are the rotary tables of the positions, for a caller that has them already;
+        ``attend`` stands in for the attention that the config names.
         """
+        attend = attend or ATTENTION[self.config.attention]
         if tables is None:
             if positions is None:
                 positions = torch.arange(x.shape[1], device=x.device)
@@ -359,42 +381,3 @@ class PrismLM(nn.Module):
 def remember_in(cache: Cache | None, layer: int) -> Remember | None:
     """How a layer keeps its keys and values, if there is a cache to keep them in."""
     return None if cache is None else lambda k, v: cache.update(k, v, layer)
-
-
-def chunked_loss(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross entropy of targets (N,) under hidden states x (N, D), never holding all logits."""
-    device = x.device.type
-    if device != "cpu":
-        return recomputed_loss(x, weight, targets)
-    if torch.is_autocast_enabled(device):  # autocast does not know this function
-        dtype = torch.get_autocast_dtype(device)
-        x, weight = x.to(dtype), weight.to(dtype)
-    # Torch's automatic choice of chunks is four times slower on a CPU.
-    options = LinearCrossEntropyOptions(
-        batch_chunk_size=512, chunking_method=None, acc_policy="compact"
-    )
-    if x.dtype in (torch.float32, torch.float64):
-        return F.linear_cross_entropy(x, weight, targets, options=options)
-    # A mean of bfloat16 losses is rounded to 1/64 near 3, more than the effect we measure: take
-    # the mean in float32.
-    losses = F.linear_cross_entropy(x, weight, targets, reduction="none", options=options)
-    return losses.float().sum() / (targets != IGNORED).sum()
-
-
-def recomputed_loss(x: Tensor, weight: Tensor, targets: Tensor, rows: int = 2048) -> Tensor:
-    """The same in chunks on any device; the backward pass computes their logits again.
-
-    torch's own chunks add up the weight's gradient in bfloat16: 1.5 % off after 128 of them. Here
-    each casts the weight anew, so that autograd adds up what comes back through casts, in float32.
-    """
-    device = x.device.type
-    mixed = torch.is_autocast_enabled(device)
-    dtype = torch.get_autocast_dtype(device) if mixed else x.dtype
-
-    def chunk_loss(x: Tensor, targets: Tensor) -> Tensor:
-        logits = F.linear(x, weight.to(dtype)).to(torch.promote_types(dtype, torch.float32))
-        return F.cross_entropy(logits, targets, reduction="sum")
-
-    chunks = zip(x.to(dtype).split(rows), targets.split(rows), strict=True)
-    losses = [checkpoint(chunk_loss, *each, use_reentrant=False) for each in chunks]
-    return torch.stack(losses).sum() / (targets != IGNORED).sum()

@@ -33,7 +33,10 @@ ROPE_BASE = 10_000.0
 
 RopeFrequencies = Literal["per-width", "tiled", "split"]
 AttentionScale = Literal["per-width", "base"]
+AttentionKind = Literal["causal", "bidirectional"]
 Norm = Literal["rmsnorm", "layernorm"]
+Objective = Literal["next", "masked"]
+Boundaries = Literal["cross", "isolate"]
 Precision = Literal["auto", "bf16", "fp32", "fp64"]
 Compile = Literal["auto", "on", "off"]
 Distribution = Literal["ddp", "fully_shard", "hybrid_shard"]
@@ -64,6 +67,8 @@ ScheduleSampling = Annotated[
     PlainSerializer(lambda value: "" if value is None else str(value)),  # TOML knows no null
 ]
 Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+OpenShare = Annotated[float, Field(gt=0.0, lt=1.0)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
@@ -125,6 +130,9 @@ class ModelConfig(Section):
     """tokens of the tokenizer"""
     seq_len: PositiveInt = 1024
     """context in tokens"""
+    attention: AttentionKind = "causal"
+    """``bidirectional`` is an encoder: every position sees all, for ``train.objective = "masked"``;
+    its last token is the mask, one more than its tokenizer has"""
     queries_per_kv: PositiveInt = 1
     """queries that share one key-value head: 1 is multi-head, more is grouped-query attention"""
     tied_embeddings: bool = True
@@ -168,6 +176,11 @@ class ModelConfig(Section):
         return self.schedule.head_dims(self.d_model)
 
     @property
+    def mask_token(self) -> int:
+        """What stands in a bidirectional model's text for a token that it is to find: the last."""
+        return self.vocab_size - 1
+
+    @property
     def base_width(self) -> int:
         """Head width of the uniform twin."""
         return self.d_model // self.h_base
@@ -194,6 +207,9 @@ class DataConfig(Section):
     """where the shards are"""
     val_tokens: PositiveInt
     """scored in validation, every token once"""
+    boundaries: Boundaries = "cross"
+    """``isolate``: no token attends across the beginning of its document, where positions count
+    from 0; ``cross``: a window is one text, as the paper has it"""
 
 
 class TrainConfig(Section):
@@ -204,6 +220,15 @@ class TrainConfig(Section):
     """tokens per optimizer step over all devices"""
     micro_batch: PositiveInt
     """sequences per device and pass; gradient accumulation is derived"""
+    objective: Objective = "next"
+    """``next`` token; or ``masked`` tokens, of a bidirectional model"""
+    mask_share: OpenShare = 0.15
+    """of each window's tokens that are to be found, rounded to whole tokens; these three are of the
+    objective ``masked`` only"""
+    mask_replaced: Share = 0.8
+    """of those, the share that the mask token stands for"""
+    mask_random: Share = 0.1
+    """of those, the share that any other token stands for; the rest stand for themselves"""
     precision: Precision = "auto"
     """``bf16`` is mixed: float32 weights and optimizer, bfloat16 matmuls; ``auto`` is that on GPUs
     with units for it and float32 elsewhere; ``fp64`` is for checks"""
@@ -298,6 +323,7 @@ class Recipe(Section):
                 f"data.val_tokens = {val_tokens} is not a multiple of model.seq_len = {seq_len}; "
                 "validation scores whole windows"
             )
+        self._check_objective()
         return self
 
     @model_validator(mode="after")
@@ -311,10 +337,37 @@ class Recipe(Section):
                 raise ValueError(f"train.schedule_sampling = {str(sampling)!r}: {error}") from None
         return self
 
+    def _check_objective(self) -> None:
+        """A model that sees what follows is not asked for it, and one that does not is."""
+        train, attention = self.train, self.model.attention
+        needed = "bidirectional" if train.objective == "masked" else "causal"
+        if attention != needed:
+            raise ValueError(
+                f'train.objective = "{train.objective}" needs model.attention = "{needed}", not '
+                f'"{attention}"; change one of the two'
+            )
+        if train.objective == "next":
+            return
+        if train.mask_replaced + train.mask_random > 1:
+            raise ValueError(
+                f"train.mask_replaced = {train.mask_replaced} and train.mask_random = "
+                f"{train.mask_random} are more than all masked tokens; lower one"
+            )
+        if not self.masked_tokens:
+            raise ValueError(
+                f"train.mask_share = {train.mask_share} is not one token of model.seq_len = "
+                f"{self.model.seq_len}; raise one of the two"
+            )
+
     @property
     def n_steps(self) -> int:
         """Optimizer steps: as many whole batches as the token budget holds."""
         return self.train.tokens // self.train.batch_tokens
+
+    @property
+    def masked_tokens(self) -> int:
+        """Of each window, under the objective ``masked``."""
+        return round(self.train.mask_share * self.model.seq_len)
 
     @property
     def warmup_steps(self) -> int:

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from prism_transformer.core.errors import InputError
+from prism_transformer.core.loss import IGNORED
 from prism_transformer.core.progress import Advance, Begun, Event, Note
 from prism_transformer.data.tokenizer import open_tokenizer
 from prism_transformer.eval import harness
@@ -21,7 +22,7 @@ from prism_transformer.eval.diagnostic import minimal_pairs
 from prism_transformer.eval.harness import Outcome, evaluate
 from prism_transformer.eval.task_data import blimp_subtasks
 from prism_transformer.hf.export import open_native, to_hf_tokenizer, write_hf
-from prism_transformer.model import IGNORED, PrismLM
+from prism_transformer.model import PrismLM
 from tests.conftest import small_config
 from tests.eval.files import (
     PLACES,

@@ -20,16 +20,15 @@ from prism_transformer.core.sealed import read_sealed
 from prism_transformer.data.corpora import open_corpus
 from prism_transformer.eval.text import (
     TokenRows,
-    check_context,
     measure_loss,
     open_on_text,
     text_loss,
-    with_rope_scaling,
 )
 from prism_transformer.hf.export import Opened, to_hf, write_hf
 from prism_transformer.training.run import Run, read_metrics
 from tests.conftest import small_config
 from tests.hf.models import byte_level_tokenizer, prism
+from tests.training.runs import finish, tiny
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +102,8 @@ def test_a_runs_loss_is_the_one_that_training_reported(trained: Path) -> None:
     source = open_on_text(str(trained))
     assert isinstance(source.model, PrismLM)
     assert source.n_scored is not None
-    found = measure_loss(to_hf(source.model), source.batches(source.n_scored, 7))
+    batches = enumerate(source.batches(source.n_scored, 7))  # nothing is masked: any number will do
+    found = measure_loss(to_hf(source.model), batches)
     reported = [row["loss"] for row in read_metrics(trained) if row["kind"] == "val"][-1]
     assert found.mean == pytest.approx(reported, abs=2e-6)
     assert found.n_tokens == 1600
@@ -115,7 +115,7 @@ def test_a_runs_loss_is_the_one_that_training_reported(trained: Path) -> None:
 def test_positions_and_errors_against_every_logit() -> None:
     model = prism(head_schedule="2x1 12x2")
     rows = windows(5, 40)
-    found = measure_loss(model, [rows[:3], rows[3:]])
+    found = measure_loss(model, [(0, rows[:3]), (3, rows[3:])])
     with torch.no_grad():
         logits = model(rows[:, :-1]).logits
     losses = F.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten(), reduction="none")
@@ -137,44 +137,7 @@ def test_any_causal_lm_has_the_loss_that_transformers_gives() -> None:
     rows = windows(3, 31)
     with torch.no_grad():
         theirs = model(rows, labels=rows).loss.item()
-    assert measure_loss(model, [rows]).mean == pytest.approx(theirs, rel=1e-5)
-
-
-def test_linear_scaling_halves_the_positions() -> None:
-    native = PrismLM(small_config("2x2 12x3")).eval()
-    with torch.no_grad():
-        for weight in native.parameters():
-            weight.mul_(4 if weight.dim() > 1 else 1)
-    model = to_hf(native)
-    scaled = with_rope_scaling(model, "linear:2")
-    assert scaled.config.max_position_embeddings == 128
-    tokens = windows(1, 99)
-    with torch.no_grad():
-        expected = native(tokens, positions=torch.arange(100) / 2)
-        torch.testing.assert_close(scaled(tokens).logits, expected, rtol=1e-4, atol=1e-4)
-        assert not torch.allclose(model(tokens).logits, expected, atol=1e-2)
-    assert model.config.max_position_embeddings == 64  # the model that was given is as it was
-
-
-def test_beyond_the_context_only_if_that_is_asked_for() -> None:
-    model = to_hf(PrismLM(small_config()))
-    check_context(model, 64, extrapolate=False)
-    check_context(model, 65, extrapolate=True)
-    with pytest.raises(InputError, match="--length 65: this model's context is 64; to go beyond"):
-        check_context(model, 65, extrapolate=False)
-    gpt2 = tf.GPT2LMHeadModel(
-        tf.GPT2Config(vocab_size=30, n_embd=8, n_layer=1, n_head=1, n_positions=32)
-    )
-    with pytest.raises(InputError, match="has 32 learned positions, no more"):
-        check_context(gpt2, 33, extrapolate=True)
-    with pytest.raises(InputError, match="has no rotary positions to scale"):
-        with_rope_scaling(gpt2, "linear:2")
-
-
-@pytest.mark.parametrize("scaling", ["linear", "linear:x", "linear:0.5", "cubic:2", "linear:nan"])
-def test_scalings_that_mean_nothing(scaling: str) -> None:
-    with pytest.raises(InputError, match="write one of linear, dynamic, yarn and a factor"):
-        with_rope_scaling(to_hf(PrismLM(small_config())), scaling)
+    assert measure_loss(model, [(0, rows)]).mean == pytest.approx(theirs, rel=1e-5)
 
 
 def test_no_text_no_loss() -> None:
@@ -208,3 +171,22 @@ def test_an_export_has_its_runs_loss_and_bits_per_byte(trained: Path, tmp_path: 
     ours, theirs = (text_loss(each, text="sotu", sequences=3, batch=2) for each in sources)
     assert theirs.n_bytes == ours.n_bytes
     assert theirs.loss.mean == pytest.approx(ours.loss.mean)
+
+
+def test_an_encoder_is_scored_as_training_validates_it(tmp_path: Path, data: Path) -> None:
+    """With the same fixed masks, also where documents are isolated."""
+    shape = ("model.attention=bidirectional", "train.objective=masked", "model.vocab_size=258")
+    finish(tmp_path / "run", tiny(data, *shape, "data.boundaries=isolate", "train.tokens=2560"))
+    trained = [row["loss"] for row in read_metrics(tmp_path / "run") if row["kind"] == "val"][-1]
+    found = text_loss(tmp_path / "run", batch=3)
+    assert found.loss.mean == pytest.approx(trained, abs=1e-5)
+    assert found.loss.n_tokens == 50 * round(0.15 * 32)
+    assert found.to_json()["loss"] == pytest.approx(
+        sum(found.loss.sums) / sum(found.loss.counts), rel=1e-12
+    )
+
+
+def test_a_run_that_isolates_is_scored_so(tmp_path: Path, data: Path) -> None:
+    finish(tmp_path / "run", tiny(data, "data.boundaries=isolate", "train.tokens=2560"))
+    trained = [row["loss"] for row in read_metrics(tmp_path / "run") if row["kind"] == "val"][-1]
+    assert text_loss(tmp_path / "run", batch=7).loss.mean == pytest.approx(trained, abs=1e-5)

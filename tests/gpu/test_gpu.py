@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from prism_transformer.bench.doctor import CHECKS, WIDTHS, diagnose, doctor_settings
-from prism_transformer.model import PrismLM, chunked_loss, recomputed_loss
+from prism_transformer.core.loss import chunked_loss, recomputed_loss
+from prism_transformer.model import PrismLM
 from prism_transformer.recipes.files import load_recipe
 from prism_transformer.schedule import HeadSchedule
 from prism_transformer.schedules.hardware import layer_backends

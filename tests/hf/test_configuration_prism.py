@@ -157,6 +157,3 @@ def test_rope_types_that_change_while_running_are_refused_by_name() -> None:
     for bad in (rope, None):
         with pytest.raises(ValueError, match="not supported"):
             config.rope_parameters = bad
-    linear = {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 2.0}
-    with pytest.raises(ValueError, match="tiled"):
-        prism_config(rope_parameters=linear, rope_frequencies="tiled")

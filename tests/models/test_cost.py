@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from prism_transformer.model import PrismLM, chunked_loss
+from prism_transformer.core.loss import chunked_loss
+from prism_transformer.model import PrismLM
 from prism_transformer.models import cost
 from prism_transformer.models.sampling import KVCache
 from prism_transformer.recipe import DataConfig, ModelConfig, OptimConfig, Recipe, TrainConfig

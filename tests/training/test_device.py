@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from prism_transformer.core.errors import InputError
-from prism_transformer.model import PrismLM, chunked_loss
+from prism_transformer.core.loss import chunked_loss
+from prism_transformer.model import PrismLM
 from prism_transformer.recipes.files import load_recipe
 from prism_transformer.training import device
 from prism_transformer.training.device import (

@@ -29,6 +29,7 @@ from prism_transformer.training.loop import (
     shares,
     validation_loss,
 )
+from prism_transformer.training.objective import Question
 from prism_transformer.training.run import read_metrics
 from tests.conftest import small_config
 from tests.training.runs import finish, tiny
@@ -162,7 +163,7 @@ def test_the_gradient_that_is_not_finite_is_named(
 ) -> None:
     from prism_transformer.training import loop
 
-    def poisoned(job: Job, passes: list[torch.Tensor]) -> torch.Tensor:
+    def poisoned(job: Job, passes: list[Question]) -> torch.Tensor:
         loss = backward(job, passes)
         broken = job.model.get_parameter("layers.1.mlp.down.weight").grad
         assert broken is not None
@@ -193,9 +194,12 @@ def test_processes_share_the_windows_out(data: Path, size: int) -> None:
     seen = []
     for rank in range(size):
         parts = list(shares(windows, 23, 2, World(rank, size, CPU, None)))
-        assert all(share.shape == (2, 33) for share in parts)
+        assert all(share.shape == (2, 33) for _, share in parts)
         assert len(parts) == -(-23 // (2 * size))
-        seen += [tuple(row) for share in parts for row in share if row[0] >= 0]
+        seen += [tuple(row) for _, share in parts for row in share if row[0] >= 0]
+        for first, share in parts:  # which is what masks are drawn by
+            there = share[share[:, 0] >= 0]
+            assert (there == windows.read(range(first, first + len(there)))).all()
     assert sorted(seen) == sorted(tuple(row) for row in windows.read(range(23)))
 
 

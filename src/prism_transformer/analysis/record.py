@@ -19,15 +19,17 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from prism_transformer.analysis.both_ways import observe_both_ways
 from prism_transformer.analysis.observe import STATISTICS, observe
 from prism_transformer.core.errors import InputError, first_line
-from prism_transformer.model import PrismLM, causal_attention
+from prism_transformer.hf.load import is_masked
+from prism_transformer.model import ATTENTION, PrismLM
 from prism_transformer.training.distributed import WHOLE, Share
 
 Array = np.ndarray
 Watch = AbstractContextManager[Callable[[Tensor], None]]
-See = Callable[[int, Tensor, Tensor, Tensor, float | None, int | None], None]
-"""Takes a layer's queries, keys and outputs (B, H, T, K), its scale and its window."""
+See = Callable[[int, Tensor, Tensor, Tensor, float | None, int | None, bool], None]
+"""Takes a layer's queries, keys and outputs (B, H, T, K), its scale, its window, whether causal."""
 
 EFFECTIVE_RANK = "effective_rank"
 NAME = "prism_measure"  # of our function in transformers' interface
@@ -78,6 +80,7 @@ class Recorder:
         y: Tensor,
         scale: float | None = None,
         window: int | None = None,
+        causal: bool = True,
     ) -> None:
         """One layer's queries, keys and outputs (B, H, T, K) for a batch of sequences."""
         if self.seq_len not in (0, q.shape[-2]):
@@ -89,14 +92,17 @@ class Recorder:
         if layer == len(self.sums):
             self.sums.append({})
             self.widths.append(q.shape[-1])
-        for name, values in observe(q, k, scale=scale, window=window).items():
+        found = (
+            observe(q, k, scale=scale, window=window) if causal else observe_both_ways(q, k, scale)
+        )
+        for name, values in found.items():
             # The layer's mean is a column of its own: its error over sequences is not that of its
             # heads, which see the same text and vary together.
             each = torch.cat((values, values.mean(-1, keepdim=True)), dim=-1)  # (B, H + 1)
             moments = torch.stack((torch.ones_like(each), each, each.square())).sum(1)
             self.sums[layer][name] = self.sums[layer].get(name, 0) + moments
         if self.effective_rank:
-            half = y[..., y.shape[-2] // 2 :, :].double()
+            half = y[..., y.shape[-2] // 2 if causal else 0 :, :].double()
             outer = torch.einsum("bhtk,bhtl->hkl", half, half)
             self.outer[layer] = self.outer.get(layer, 0) + outer
 
@@ -116,7 +122,8 @@ class Recorder:
             raise InputError("no sequence was measured")
         layers = []
         for index, sums in enumerate(self.sums):
-            layer = {name: _estimate(sums[name]) for name in STATISTICS}
+            more = [name for name in sums if name not in STATISTICS]
+            layer = {name: _estimate(sums[name]) for name in (*STATISTICS, *more)}
             if self.effective_rank:
                 ranks = _effective_ranks(self.outer[index])
                 unknown = np.full_like(ranks, np.nan)
@@ -147,7 +154,7 @@ def record(
     effective_rank: bool = False,
     share: Share = WHOLE,
 ) -> Recorder:
-    """Run batches of tokens (B, T) through a Prism model or any Hugging Face causal LM.
+    """Run batches of tokens (B, T) through a Prism model or any Hugging Face LM.
 
     All sequences have one length and no padding. The model's own computation is not changed. Of a
     share of the batches comes back what was recorded of all of them.
@@ -193,11 +200,11 @@ def _check_length(model: Any, length: int) -> None:
 @contextmanager
 def _watched_prism(model: PrismLM, see: See) -> Iterator[Callable[[Tensor], None]]:
     def run(tokens: Tensor) -> None:
-        layers = iter(range(len(model.layers)))
+        layers, kind = iter(range(len(model.layers))), model.config.attention
 
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            y = causal_attention(q, k, v)
-            see(next(layers), q, k, y, None, None)
+            y = ATTENTION[kind](q, k, v)
+            see(next(layers), q, k, y, None, None, kind == "causal")
             return y
 
         model.hidden(model.embedding(tokens), attend=attend)
@@ -221,7 +228,9 @@ def _watched_any(model: Any, see: See) -> Iterator[Callable[[Tensor], None]]:
 
     def run(tokens: Tensor) -> None:
         seen.clear()
-        model.base_model(input_ids=tokens, use_cache=False)
+        # Encoders know no cache, and some would not take the word for it.
+        no_cache = {} if is_masked(model.config) else {"use_cache": False}
+        model.base_model(input_ids=tokens, **no_cache)
         if seen != set(range(n_layers)):
             missing = sorted(set(range(n_layers)) - seen)
             raise _cannot(model, f"layers {missing} do not attend through transformers' interface")
@@ -246,23 +255,27 @@ def _measuring(see: See, seen: set[int]) -> Callable[..., tuple[Tensor, None]]:
         for name, what in FOREIGN.items():
             if rest.get(name) is not None:
                 raise InputError(f"layer {layer} {what} ({name}); its weights are not measured")
-        if not rest.get("is_causal", getattr(module, "is_causal", True)):
-            raise InputError(f"layer {layer} is not causal; distance back in time has no meaning")
-        _check_mask(attention_mask, query.shape[-2], window, layer)
+        causal = rest.get("is_causal")
+        causal = getattr(module, "is_causal", True) if causal is None else causal
+        _check_mask(attention_mask, query.shape[-2], window, layer, causal)
         y, _ = sdpa_attention_forward(
             module, query, key, value, attention_mask, scaling=scaling, **rest
         )
         if key.shape[-2] != query.shape[-2]:
             raise InputError(f"layer {layer} attends to a cache; measure without one")
-        see(layer, query, key, y.transpose(1, 2), scaling, window)
+        see(layer, query, key, y.transpose(1, 2), scaling, window, causal)
         seen.add(layer)
         return y, None
 
     return attend
 
 
-def _check_mask(mask: Tensor | None, length: int, window: int | None, layer: int) -> None:
-    """Refuse masks that are more than causal order and a sliding window."""
+def _check_mask(
+    mask: Tensor | None, length: int, window: int | None, layer: int, causal: bool
+) -> None:
+    """Refuse masks that are more than causal order and a sliding window, and in encoders any."""
+    if not causal and window is not None:
+        raise InputError(f"layer {layer} slides both ways; its weights are not measured")
     if mask is None:
         if window is not None and window < length:
             raise InputError(f"layer {layer} has a window of {window} but no mask for it")
@@ -270,12 +283,14 @@ def _check_mask(mask: Tensor | None, length: int, window: int | None, layer: int
     if mask.dtype != torch.bool:
         raise InputError(f"layer {layer} adds a bias to its scores; its weights are not measured")
     t = torch.arange(length, device=mask.device)
-    expected = t <= t[:, None]
+    expected = (t <= t[:, None]) | (not causal)
     if window is not None:
         expected &= t > t[:, None] - window
     if not (mask[..., :length] == expected).all():
         raise InputError(
             f"layer {layer} masks more than the future and a sliding window (padding, chunks)"
+            if causal
+            else f"layer {layer} masks some of the text (padding)"
         )
 
 

@@ -60,8 +60,18 @@ def text_weights(model: nn.Module, tokens: Tensor) -> TextWeights:
     layers: list[tuple[HeadWeights, ...]] = []
 
     def see(
-        layer: int, q: Tensor, k: Tensor, y: Tensor, scale: float | None, window: int | None
+        layer: int,
+        q: Tensor,
+        k: Tensor,
+        y: Tensor,
+        scale: float | None,
+        window: int | None,
+        causal: bool,
     ) -> None:
+        if not causal:
+            raise InputError(
+                "a model that sees what follows has no view yet; measure its distances"
+            )
         recorder(layer, q, k, y, scale, window)
         own = k[0].repeat_interleave(q.shape[1] // k.shape[1], dim=0)  # the keys each head sees
         heads = zip(q[0].float(), own.float(), strict=True)

@@ -277,7 +277,7 @@ def evaluate(
         A run, a Hugging Face folder, or a model's name on the hub.
     tasks
         piqa, hellaswag, arc_easy, winogrande, blimp, wikitext: all six when left out. And
-        diagnostic, which is built in and needs no data.
+        diagnostic, passkey and needle, which are built in and need no data.
     data
         A folder with the data; they come from the hub when left out. See docs/evaluation.md.
     limit

@@ -193,6 +193,12 @@ def bpe_size(name: str) -> int:
     return int(size)
 
 
+def vocabulary(name: str) -> int:
+    """Tokens of a tokenizer by name, the end of text among them: it is the last in all of them."""
+    fixed = {"gpt2": Gpt2Tokenizer.vocab_size, "bytes": ByteTokenizer.vocab_size}
+    return fixed.get(name) or bpe_size(name)
+
+
 def train_bpe(texts: Iterable[str], vocab_size: int, file: Path) -> None:
     """Train on the first texts of a corpus; the last id is left for the end of text."""
     from tokenizers import Tokenizer as Bpe

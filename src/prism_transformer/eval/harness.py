@@ -31,7 +31,7 @@ from prism_transformer.eval.results import (
     write_result,
 )
 from prism_transformer.eval.task_data import HUB, Planned, layout, write_overlay
-from prism_transformer.eval.tasks import DIAGNOSTIC, choose_tasks, known_items
+from prism_transformer.eval.tasks import BUILT_IN, choose_tasks, known_items
 from prism_transformer.hf.export import as_hf
 from prism_transformer.hf.load import (
     ALL,
@@ -216,7 +216,7 @@ def _run_task(
     items = item_table(raw.pop("samples"))
     result = {
         "task": task.name,
-        "diagnostic": task.name == DIAGNOSTIC,
+        "diagnostic": task.name in BUILT_IN,
         "rows": table_rows(task.name, raw, loaded.splits),
         "metrics": metrics(raw),
         "splits": loaded.splits,

@@ -10,7 +10,7 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,15 @@ import lm_eval.tasks
 from prism_transformer.core.disk import file_sha256
 from prism_transformer.core.errors import InputError
 from prism_transformer.eval.diagnostic import cloze_items, minimal_pairs
+from prism_transformer.eval.retrieval import (
+    DEPTHS,
+    LENGTHS,
+    retrieval_items,
+    task_name,
+    task_names,
+)
 from prism_transformer.eval.tasks import (
+    BUILT_IN,
     BY_NAME,
     DIAGNOSTIC,
     DIAGNOSTIC_CLOZE,
@@ -95,6 +103,8 @@ def write_overlay(folder: Path, tasks: Sequence[str], data: Path | None) -> list
     for task in tasks:
         if task == DIAGNOSTIC:
             planned.append(_write_diagnostic(folder))
+        elif task in BUILT_IN:
+            planned.append(_write_retrieval(folder, task))
         elif data is None:
             _write_stock(folder, task, {})
             planned.append(Planned(task, (task,), HUB))
@@ -142,25 +152,37 @@ def _local(folder: Path, name: str, part: Part | None) -> dict[str, Any]:
 
 def _write_diagnostic(folder: Path) -> Planned:
     """The built-in task: minimal pairs under BLiMP's template, and cloze items."""
-    place = folder / "diagnostic"
-    place.mkdir()
     shas: dict[str, str] = {}
-
-    def add(name: str, rows: list[dict[str, Any]], stock: str | None, fields: Any) -> None:
-        file = place / f"{name}.jsonl"
-        file.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-        shas[file.name] = file_sha256(file)
-        local = _local(folder, name, Part((file,), "train"))
-        _write(folder, name, stock, {"task": name, **local, **fields})
-
     names = []
     for phenomenon, pairs in minimal_pairs().items():
         names.append(f"{DIAGNOSTIC}_{phenomenon}")
         rows = [{"sentence_good": good, "sentence_bad": bad} for good, bad in pairs]
-        add(names[-1], rows, "blimp/_template_yaml", {})
-    add(DIAGNOSTIC_CLOZE, [asdict(item) for item in cloze_items()], None, CLOZE)
+        shas |= _write_own(folder, names[-1], rows, "blimp/_template_yaml", {})
+    shas |= _write_own(folder, DIAGNOSTIC_CLOZE, map(asdict, cloze_items()), None, CLOZE)
     _write(folder, DIAGNOSTIC_PAIRS, None, PAIRS | {"task": names})
     return Planned(DIAGNOSTIC, (DIAGNOSTIC_PAIRS, DIAGNOSTIC_CLOZE), shas)
+
+
+def _write_retrieval(folder: Path, task: str) -> Planned:
+    """Passkey or needle, a task for each length and depth."""
+    shas: dict[str, str] = {}
+    for length in LENGTHS:
+        for depth in DEPTHS:
+            rows = map(asdict, retrieval_items(task, length, depth))
+            shas |= _write_own(folder, task_name(task, length, depth), rows, None, CLOZE)
+    return Planned(task, tuple(task_names(task)), shas)
+
+
+def _write_own(
+    folder: Path, name: str, rows: Iterable[dict[str, Any]], stock: str | None, fields: Any
+) -> dict[str, str]:
+    """Items of ours as a file and its YAML; the file's sha256."""
+    file = folder / "own" / f"{name}.jsonl"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    local = _local(folder, name, Part((file,), "train"))
+    _write(folder, name, stock, {"task": name, **local, **fields})
+    return {file.name: file_sha256(file)}
 
 
 def _write(folder: Path, name: str, stock: str | None, fields: Mapping[str, Any]) -> None:
@@ -190,7 +212,7 @@ def check_data(tasks: Sequence[str], data: Path) -> None:
     """Refuse a data folder in which a task has no place, and say which tasks have one."""
     if not data.is_dir():
         raise InputError(f"{data}: is not a folder; --data takes one\n{layout()}")
-    wanted = [task for task in tasks if task != DIAGNOSTIC]
+    wanted = [task for task in tasks if task not in BUILT_IN]
     there = [task for task in wanted if _folders(BY_NAME[task], data)]
     if wanted and not there:
         raise InputError(f"{data}: has no data of {', '.join(wanted)}\n{layout(wanted)}")

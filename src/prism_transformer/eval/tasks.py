@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from prism_transformer.core.errors import InputError
+from prism_transformer.eval.retrieval import NEEDLE, PASSKEY, task_names
 
 Row = dict[str, Any]
 
@@ -82,7 +83,8 @@ BY_NAME = {name: Benchmark(name, **row, sound=SOUND[name]) for name, row in _TAB
 DIAGNOSTIC = "diagnostic"  # needs no data; never one of the benchmarks
 DIAGNOSTIC_PAIRS = "diagnostic_pairs"
 DIAGNOSTIC_CLOZE = "diagnostic_cloze"
-NAMES = (*BY_NAME, DIAGNOSTIC)
+BUILT_IN = (DIAGNOSTIC, PASSKEY, NEEDLE)
+NAMES = (*BY_NAME, *BUILT_IN)
 # By the log-likelihood of an answer, and by that for each of its bytes. Most tasks have both.
 ACCURACIES = ("acc", "acc_norm")
 
@@ -110,4 +112,6 @@ def shown_metrics(task: str) -> dict[str, str]:
     """The rows of a table that a task has, each with the metric it shows."""
     if task == DIAGNOSTIC:
         return {DIAGNOSTIC_PAIRS: "acc", DIAGNOSTIC_CLOZE: "acc"}
+    if task in BUILT_IN:
+        return dict.fromkeys(task_names(task), "acc")
     return {task: BY_NAME[task].metric}

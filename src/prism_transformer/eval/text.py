@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -22,31 +21,37 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from prism_transformer.core.disk import write_whole, writing
-from prism_transformer.core.errors import InputError, first_line
+from prism_transformer.core.errors import InputError
+from prism_transformer.core.loss import IGNORED
 from prism_transformer.core.progress import Tell, counted, silent
 from prism_transformer.core.sealed import sealed_json
 from prism_transformer.core.table import Column, Table
 from prism_transformer.data.corpora import EMBEDDED, open_corpus
 from prism_transformer.data.loader import Windows, open_windows
+from prism_transformer.data.masking import VALIDATION_SEED, Masking
 from prism_transformer.eval import LOSS_FILE
 from prism_transformer.hf.export import to_hf
+from prism_transformer.hf.extending import check_context, with_rope_scaling
 from prism_transformer.hf.load import (
     NamedModel,
     Source,
+    is_masked,
     named_model,
     read_any,
     read_config,
     read_tokenizer,
 )
 from prism_transformer.model import PrismLM
+from prism_transformer.models.packing import visible
 from prism_transformer.models.weights import load_model
+from prism_transformer.recipe import TrainConfig
 from prism_transformer.training.device import find_device
 from prism_transformer.training.distributed import WHOLE, Share, work_together
+from prism_transformer.training.objective import NEXT_TOKEN, Objective, objective_of
 from prism_transformer.training.run import read_environment, read_run, run_tokenizer
 
 MAX_SEQ_LEN = 1024  # of other models, where no length is given: theirs may not fit into memory
 DEFAULT_SEQUENCES = 64
-ROPE_SCALINGS = ("linear", "dynamic", "yarn")
 
 Tokens = NDArray[np.int64]
 Encode = Callable[[str], list[int]]
@@ -86,6 +91,8 @@ class ModelOnText:
     """the text of one token; what is no whole character is marked"""
     n_scored: int | None = None
     """windows that training scores, of a run on its own slice"""
+    objective: Objective = NEXT_TOKEN
+    """what the model is asked of them"""
 
     @property
     def home(self) -> Path:
@@ -137,7 +144,7 @@ def open_on_text(
     def piece(token: int) -> str:
         return words.piece(token).decode("utf-8", "replace")
 
-    n_scored = None
+    n_scored, asked = None, objective_of(recipe, seq_len)
     rows: Rows
     if text is None:
         rows, what = _slice(recipe.data.folder, seq_len, vocab_size)
@@ -146,7 +153,7 @@ def open_on_text(
         n_scored = recipe.data.val_tokens // seq_len
     else:
         rows, what = _rows(text, seq_len, vocab_size, encode, words.end_of_text, windows)
-    return ModelOnText(named, model, rows, what, seq_len, n_bytes, piece, n_scored)
+    return ModelOnText(named, model, rows, what, seq_len, n_bytes, piece, n_scored, asked)
 
 
 def _open_hf(
@@ -170,7 +177,11 @@ def _open_hf(
         return str(words.decode([token]))
 
     rows, what = _rows(text, seq_len, config.vocab_size, encode, end, windows)
-    return ModelOnText(named, model, rows, what, seq_len, n_bytes, piece)
+    asked = NEXT_TOKEN
+    if is_masked(config):  # a share as is usual, of its own mask
+        share = TrainConfig.model_fields["mask_share"].default
+        asked = Objective(Masking(max(1, round(share * seq_len)), words.mask_token_id, len(words)))
+    return ModelOnText(named, model, rows, what, seq_len, n_bytes, piece, objective=asked)
 
 
 def _rows(
@@ -212,14 +223,22 @@ class Loss:
 
     n_tokens: int
     n_sequences: int
-    by_position: NDArray[np.float64]
+    sums: NDArray[np.float64]
+    counts: NDArray[np.float64]
+    """at each position: of all losses, and of how many; none where no token was masked"""
     error: float
     """standard error over sequences; NaN of one"""
 
     @property
+    def by_position(self) -> NDArray[np.float64]:
+        """The mean at each position; NaN where nothing was asked."""
+        with np.errstate(invalid="ignore"):
+            return self.sums / self.counts
+
+    @property
     def mean(self) -> float:
         """Nats per token."""
-        return float(self.by_position.mean())
+        return float(self.sums.sum() / self.counts.sum())
 
     @property
     def perplexity(self) -> float:
@@ -230,14 +249,15 @@ class Loss:
 
     def doubling(self) -> list[dict[str, Any]]:
         """Means over positions 1, 2, 3-4, 5-8 and so on: the loss falls with their logarithm."""
-        n = len(self.by_position)
+        n = len(self.sums)
         stops = [0, *(2**power for power in range(n.bit_length()) if 2**power < n), n]
         return [
             {
                 "positions": f"{stop}" if stop == start + 1 else f"{start + 1}-{stop}",
-                "loss": float(self.by_position[start:stop].mean()),
+                "loss": float(self.sums[start:stop].sum() / self.counts[start:stop].sum()),
             }
             for start, stop in pairwise(stops)
+            if self.counts[start:stop].any()
         ]
 
 
@@ -279,7 +299,7 @@ class TextLoss:
             "error": None if math.isnan(self.loss.error) else self.loss.error,
             "perplexity": self.loss.perplexity,
             "bits_per_byte": self.loss.bits_per_byte(self.n_bytes),
-            "by_position": self.loss.by_position.tolist(),
+            "by_position": [None if math.isnan(x) else x for x in self.loss.by_position.tolist()],
         }
 
     def write(self, folder: Path | None = None) -> Path:
@@ -329,7 +349,8 @@ def text_loss(
         shown = counted(
             tell if world.is_first else silent, "scoring", batches, len(share.pieces), "batches"
         )
-        found = measure_loss(model, shown, share)
+        starts = (piece * batch for piece in share.pieces)
+        found = measure_loss(model, zip(starts, shown, strict=True), opened.objective, share)
         # Read again rather than kept: bytes are counted only where the measurement went well.
         batches = opened.batches(count, batch, share)
         n_bytes = sum(opened.n_bytes(rows[:, 1:].numpy()) for rows in batches)
@@ -338,70 +359,37 @@ def text_loss(
 
 
 @torch.no_grad()
-def measure_loss(model: Any, batches: Iterable[Tensor], share: Share = WHOLE) -> Loss:
-    """The loss of a Hugging Face causal LM on windows (B, T + 1); of a share, that of the whole."""
+def measure_loss(
+    model: Any,
+    batches: Iterable[tuple[int, Tensor]],
+    objective: Objective = NEXT_TOKEN,
+    share: Share = WHOLE,
+) -> Loss:
+    """The loss of a Hugging Face model on windows (B, T + 1), masks as in validation.
+
+    Each batch comes with the number of its first window, which decides its masks. Of a share of the
+    batches comes back the loss of all of them.
+    """
     model.eval()
-    total: NDArray[np.float64] | float = 0.0
+    sums: NDArray[np.float64] | float = 0.0
+    counts: NDArray[np.float64] | float = 0.0
     means: list[float] = []
-    for rows in batches:
-        tokens = rows.to(model.device)
-        logits = model(input_ids=tokens[:, :-1], use_cache=False).logits
-        losses = F.cross_entropy(logits.float().mT, tokens[:, 1:], reduction="none").cpu().double()
-        total = total + losses.sum(0).numpy()
-        means += losses.mean(1).tolist()
-    if isinstance(total, float):
+    for first, rows in batches:
+        question = objective.question(rows.numpy(), first, VALIDATION_SEED).to(model.device)
+        inputs: dict[str, Any] = {} if objective.masking else {"use_cache": False}
+        if question.positions is not None:  # documents that do not see each other
+            seen = visible(question.positions, "bidirectional" if objective.masking else "causal")
+            inputs |= {"position_ids": question.positions, "attention_mask": seen}
+        logits = model(input_ids=question.tokens, **inputs).logits
+        losses = F.cross_entropy(logits.float().mT, question.targets, reduction="none")
+        losses, asked = losses.cpu().double(), (question.targets != IGNORED).cpu().double()
+        sums, counts = sums + losses.sum(0).numpy(), counts + asked.sum(0).numpy()
+        means += (losses.sum(1) / asked.sum(1)).tolist()
+    if isinstance(sums, float) or isinstance(counts, float):
         raise InputError("no sequence was measured")
     each = np.array(means)
     n, summed = share.added(torch.tensor([len(each), each.sum()], dtype=torch.float64)).tolist()
     spread = float(share.added(torch.tensor(((each - summed / n) ** 2).sum())))
     error = math.sqrt(spread / (n - 1) / n) if n > 1 else math.nan
-    total = share.added(torch.from_numpy(total)).numpy()
-    return Loss(total.size * int(n), int(n), total / n, error)
-
-
-def check_context(model: Any, length: int, extrapolate: bool) -> None:
-    """Refuse sequences beyond a model's context unless that is the question."""
-    config = model.config.get_text_config()
-    longest = getattr(config, "max_position_embeddings", None)
-    if longest is None or length <= longest:
-        return
-    if getattr(config, "rope_parameters", None) is None:
-        raise InputError(f"--length {length}: this model has {longest} learned positions, no more")
-    if not extrapolate:
-        raise InputError(
-            f"--length {length}: this model's context is {longest}; to go beyond, --extrapolate "
-            "its positions as they are, or --rope-scaling linear:2"
-        )
-
-
-def with_rope_scaling(model: Any, scaling: str) -> Any:
-    """The same weights with positions rescaled: ``linear:2``, ``dynamic:2`` or ``yarn:4``."""
-    kind, _, factor = scaling.partition(":")
-    try:
-        times = float(factor)
-    except ValueError:
-        times = math.nan
-    if kind not in ROPE_SCALINGS or not 1 <= times < math.inf:
-        raise InputError(
-            f"--rope-scaling {scaling!r}: write one of {', '.join(ROPE_SCALINGS)} and a factor of "
-            "at least 1, as in linear:2"
-        )
-    config = deepcopy(model.config)
-    rope = getattr(config, "rope_parameters", None)
-    if not isinstance(rope, dict) or "rope_theta" not in rope:
-        raise InputError(f"--rope-scaling: {type(model).__name__} has no rotary positions to scale")
-    context = config.max_position_embeddings
-    try:
-        config.rope_parameters = {
-            "rope_type": kind,
-            "rope_theta": rope["rope_theta"],
-            "factor": times,
-            "original_max_position_embeddings": context,
-        }
-        config.max_position_embeddings = int(context * times)
-        scaled = type(model)(config)
-    except (ValueError, KeyError) as error:
-        why = first_line(error)
-        raise InputError(f"--rope-scaling {scaling}: {type(model).__name__}: {why}") from None
-    scaled.load_state_dict(model.state_dict())
-    return scaled.eval()
+    sums, counts = (share.added(torch.from_numpy(each)).numpy() for each in (sums, counts))
+    return Loss(int(counts.sum()), int(n), sums, counts, error)

@@ -10,6 +10,7 @@ try:
         AutoConfig,
         AutoModel,
         AutoModelForCausalLM,
+        AutoModelForMaskedLM,
         AutoModelForQuestionAnswering,
         AutoModelForSequenceClassification,
         AutoModelForTokenClassification,
@@ -23,6 +24,7 @@ except ImportError:
     ) from None
 
 from prism_transformer.hf.configuration_prism import PrismConfig
+from prism_transformer.hf.modeling_masked import PrismForMaskedLM
 from prism_transformer.hf.modeling_prism import (
     PrismForCausalLM,
     PrismForQuestionAnswering,
@@ -34,6 +36,7 @@ from prism_transformer.hf.modeling_prism import (
 __all__ = [
     "PrismConfig",
     "PrismForCausalLM",
+    "PrismForMaskedLM",
     "PrismForQuestionAnswering",
     "PrismForSequenceClassification",
     "PrismForTokenClassification",
@@ -47,6 +50,7 @@ AutoConfig.register(PrismConfig.model_type, PrismConfig, exist_ok=True)
 for auto, model in (
     (AutoModel, PrismModel),
     (AutoModelForCausalLM, PrismForCausalLM),
+    (AutoModelForMaskedLM, PrismForMaskedLM),
     (AutoModelForSequenceClassification, PrismForSequenceClassification),
     (AutoModelForTokenClassification, PrismForTokenClassification),
     (AutoModelForQuestionAnswering, PrismForQuestionAnswering),

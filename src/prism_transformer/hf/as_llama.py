@@ -68,6 +68,7 @@ def check_llama_form(model: PrismForCausalLM) -> None:
     problems = {
         f"head_schedule {config.head_schedule}, which is not uniform": len(config.schedule.phases)
         > 1,
+        f"attention = {config.attention!r}": config.attention != "causal",
         f"norm = {config.norm!r}": config.norm != "rmsnorm",
         f"rope_frequencies = {rope!r}": rope == "split" or (rope == "tiled" and not same_width),
     }

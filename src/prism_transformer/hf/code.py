@@ -10,8 +10,9 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1]
 FILES = (
-    "core/errors.py", "schedule.py", "model.py", "hf/names.py", "hf/layers.py",
-    "hf/configuration_prism.py", "hf/modeling_prism.py",
+    "core/errors.py", "core/loss.py", "schedule.py", "model.py", "hf/names.py",
+    "hf/extending.py", "hf/layers.py", "hf/configuration_prism.py", "hf/modeling_prism.py",
+    "hf/modeling_masked.py",
 )  # fmt: skip
 
 # Not the classification heads: transformers makes their model without asking for its code.
@@ -19,6 +20,7 @@ AUTO_MAP = {
     "AutoConfig": "configuration_prism.PrismConfig",
     "AutoModel": "modeling_prism.PrismModel",
     "AutoModelForCausalLM": "modeling_prism.PrismForCausalLM",
+    "AutoModelForMaskedLM": "modeling_masked.PrismForMaskedLM",
 }
 
 # ``recipe.py`` has one class of use here, whose fields pydantic checks. Nothing else does: a
@@ -54,7 +56,14 @@ def _relative(text: str) -> str:
 def _recipe() -> str:
     """The one class, as a plain dataclass."""
     text = (PACKAGE / "recipe.py").read_text("utf-8")
-    names = ("VOCAB_MULTIPLE", "ROPE_BASE", "RopeFrequencies", "AttentionScale", "Norm")
+    names = (
+        "VOCAB_MULTIPLE",
+        "ROPE_BASE",
+        "RopeFrequencies",
+        "AttentionScale",
+        "AttentionKind",
+        "Norm",
+    )
     values = [re.search(rf"^{name} = .*$", text, re.MULTILINE) for name in names]
     model = re.search(
         r"^class ModelConfig\(Section\):.*?(?=^class )", text, re.DOTALL | re.MULTILINE

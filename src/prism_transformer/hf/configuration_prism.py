@@ -11,7 +11,13 @@ from typing import Any, ClassVar
 
 from transformers import LlamaConfig, PreTrainedConfig
 
-from prism_transformer.recipe import AttentionScale, ModelConfig, Norm, RopeFrequencies
+from prism_transformer.recipe import (
+    AttentionKind,
+    AttentionScale,
+    ModelConfig,
+    Norm,
+    RopeFrequencies,
+)
 from prism_transformer.schedule import HeadSchedule, ScheduleError
 
 # What a layer has of its own, as transformers names it.
@@ -29,6 +35,7 @@ NATIVE = {
     "hidden_size": "d_model",
     "intermediate_size": "d_ff",
     "max_position_embeddings": "seq_len",
+    "attention": "attention",
     "queries_per_kv": "queries_per_kv",
     "tie_word_embeddings": "tied_embeddings",
     "rope_frequencies": "rope_frequencies",
@@ -48,7 +55,7 @@ FIXED = {
 }
 
 # RoPE types whose frequencies depend on the head width and nothing that changes while running.
-ROPE_TYPES = ("default", "linear", "llama3", "yarn")
+ROPE_TYPES = ("default", "linear", "ntk", "llama3", "yarn")
 
 
 class NotOfAllLayers(AttributeError, RuntimeError):
@@ -56,7 +63,7 @@ class NotOfAllLayers(AttributeError, RuntimeError):
 
 
 class PrismConfig(PreTrainedConfig):
-    """Fields are named as in Llama's configuration; ours are the seven that Llama has not."""
+    """Fields are named as in Llama's configuration; ours are the eight that Llama has not."""
 
     model_type = "prism"
     keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
@@ -67,6 +74,8 @@ class PrismConfig(PreTrainedConfig):
     """heads per layer, as in "3x2 6x2 8x2 12x6"; a list of counts is welcome too"""
     h_base: int | None = None
     """head count of the uniform twin; the schedule's largest when left out"""
+    attention: AttentionKind = "causal"
+    """``bidirectional`` is an encoder, and as a language model a masked one"""
     queries_per_kv: int = 1
     """queries that share one key-value head, in every layer"""
     rope_frequencies: RopeFrequencies = "per-width"
@@ -208,11 +217,6 @@ class PrismConfig(PreTrainedConfig):
             raise ScheduleError(
                 f"rope_parameters = {self.rope_parameters!r}: not supported; rope_type may be "
                 f"{', '.join(ROPE_TYPES)}"
-            )
-        if self.rope_frequencies != "per-width" and rope_type != "default":
-            raise ScheduleError(
-                f"{self.rope_frequencies} rope_frequencies cannot be combined with {rope_type!r} "
-                "RoPE"
             )
 
     def _is_layer_view(self) -> bool:

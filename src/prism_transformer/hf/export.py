@@ -41,7 +41,7 @@ from prism_transformer.hf.load import (
     read_tokenizer,
     shipped_models,
 )
-from prism_transformer.hf.modeling_prism import PrismForCausalLM
+from prism_transformer.hf.modeling_masked import kind_of
 from prism_transformer.hf.names import SCHEDULE, to_llama_names
 from prism_transformer.hf.vllm_plugin import cpu_note
 from prism_transformer.model import PrismLM
@@ -58,9 +58,12 @@ from prism_transformer.training.run import (
 )
 
 END_OF_TEXT = "<|endoftext|>"
+MASK = "<|mask|>"
 SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 Form = Literal["prism", "code", "llama"]
+AnyPrism = Any
+"""``PrismForCausalLM``, or ``PrismForMaskedLM`` of a bidirectional model"""
 
 LOADING = tomllib.loads(Path(__file__).with_name("loading.toml").read_text("utf-8"))
 
@@ -76,16 +79,16 @@ class Exported:
     """head width of each layer"""
 
 
-def to_hf(model: PrismLM, **fields: Any) -> PrismForCausalLM:
+def to_hf(model: PrismLM, **fields: Any) -> AnyPrism:
     """The Hugging Face model with the weights of a native one."""
     config = PrismConfig.from_native(model.config, **fields)
     with torch.device("meta"):
-        wrapped = PrismForCausalLM(config)
+        wrapped = kind_of(config)(config)
     weights = {name: weight.detach() for name, weight in model.state_dict().items()}
     return with_weights(wrapped, to_llama_names(weights, config.queries_per_kv))
 
 
-def with_weights(model: PrismForCausalLM, weights: dict[str, Tensor]) -> PrismForCausalLM:
+def with_weights(model: AnyPrism, weights: dict[str, Tensor]) -> AnyPrism:
     """Give a model built on the meta device its weights, and with them its schedule."""
     weights[SCHEDULE] = torch.tensor(model.config.schedule.heads)
     missing = model.load_state_dict(weights, strict=False, assign=True).missing_keys
@@ -122,7 +125,7 @@ def export(
 class Opened:
     """A model in memory with what goes with it."""
 
-    model: PrismForCausalLM
+    model: AnyPrism
     words: Any | None = None
     """its tokenizer"""
     note: str = ""
@@ -140,9 +143,9 @@ def open_export(source: Source, tokenizer: str | None = None, seed: int | None =
     if is_run(place):
         return open_run(named_model(source), words)
     if (place / "config.json").is_file():
-        if (kind := read_config(str(place)).model_type) != "prism":
-            raise InputError(f"{place}: is a {kind} model, not Prism")
-        model = read_model(PrismForCausalLM, str(place))
+        if (config := read_config(str(place))).model_type != "prism":
+            raise InputError(f"{place}: is a {config.model_type} model, not Prism")
+        model = read_model(kind_of(config), str(place))
         return Opened(model, words or read_tokenizer(str(place), required=False))
     if place.is_dir():
         return open_native(load_model(place), words)
@@ -168,7 +171,8 @@ def open_run(model: NamedModel, words: Any | None = None) -> Opened:
     assert model.checkpoint is not None
     if words is None:
         recipe = read_run(model.run)
-        words = to_hf_tokenizer(run_tokenizer(model.run, recipe), recipe.model.seq_len)
+        mask = recipe.model.mask_token if recipe.train.objective == "masked" else None
+        words = to_hf_tokenizer(run_tokenizer(model.run, recipe), recipe.model.seq_len, mask)
     numbers = _numbers(model.run, model.checkpoint)
     return open_native(load_model(model.checkpoint), words, numbers)
 
@@ -188,7 +192,7 @@ def open_native(model: PrismLM, words: Any | None = None, note: str = "") -> Ope
 def write_hf(opened: Opened, folder: Path, form: Form = "prism") -> None:
     """Write config, weights, generation config, tokenizer and model card to a new folder."""
     model = opened.model
-    for name in SPECIAL_TOKENS:
+    for name in SPECIAL_TOKENS if model.can_generate() else ():
         if getattr(model.generation_config, name, None) is None:
             setattr(model.generation_config, name, getattr(model.config, name))
     written = to_llama(model) if form == "llama" else model
@@ -210,21 +214,25 @@ def _add_code(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
 
 
-def model_card(model: PrismForCausalLM, name: str, note: str = "", form: Form = "prism") -> str:
+def model_card(model: AnyPrism, name: str, note: str = "", form: Form = "prism") -> str:
     """What the folder's README says: the model, its schedule drawn, which tools run it and how."""
+    causal = model.config.attention == "causal"
     return CARD.format(
         name=name,
         params=size_text(model.num_parameters()),
         note=f"{note}\n\n" if note else "",
         config=model.config,
         staircase=model.config.schedule.staircase(),
-        load=LOADING[form],
+        load=LOADING[form] if causal else LOADING[form].replace("CausalLM", "MaskedLM"),
+        pipeline="text-generation" if causal else "fill-mask",
         engines=_engines(model, form),
     )
 
 
-def _engines(model: PrismForCausalLM, form: Form) -> str:
+def _engines(model: AnyPrism, form: Form) -> str:
     """Which engines serve the folder, and how."""
+    if model.config.attention != "causal":
+        return 'A masked language model: `pipeline("fill-mask")` finds what its mask token hides.'
     if form == "llama":
         return (
             "Whatever runs a Llama runs this folder: vLLM, llama.cpp's own converter, and others."
@@ -254,12 +262,22 @@ def _numbers(run: Path, checkpoint: Path) -> str:
     )
 
 
-def to_hf_tokenizer(tokenizer: Tokenizer, seq_len: int) -> Any:
-    """A fast tokenizer that gives the same tokens; only there does the end of text have a name."""
+def to_hf_tokenizer(tokenizer: Tokenizer, seq_len: int, mask: int | None = None) -> Any:
+    """A fast tokenizer that gives the same tokens; only there does the end of text have a name.
+
+    So has the mask, of a masked language model, whose number it is.
+    """
     vocabulary, merges = _vocabulary(tokenizer)
     for spare in range(len(vocabulary), tokenizer.end_of_text):  # ids that no text becomes
         vocabulary[f"<|unused{spare}|>"] = spare
     vocabulary[END_OF_TEXT] = tokenizer.end_of_text
+    special = {"bos_token": END_OF_TEXT, "eos_token": END_OF_TEXT}
+    if mask is not None:
+        for spare in range(len(vocabulary), mask):
+            vocabulary[f"<|unused{spare}|>"] = spare
+        vocabulary[MASK] = mask
+        # Texts of several lengths are filled up with what no text holds.
+        special |= {"mask_token": MASK, "pad_token": END_OF_TEXT}
     backend = Backend(models.BPE(vocab=vocabulary, merges=merges))
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -268,12 +286,12 @@ def to_hf_tokenizer(tokenizer: Tokenizer, seq_len: int) -> Any:
         ]
     )
     backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens([AddedToken(END_OF_TEXT, special=True, normalized=False)])
+    names = dict.fromkeys(special.values())
+    backend.add_special_tokens([AddedToken(n, special=True, normalized=False) for n in names])
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
-        bos_token=END_OF_TEXT,
-        eos_token=END_OF_TEXT,
         model_max_length=seq_len,
+        **special,
         clean_up_tokenization_spaces=False,
     )
 

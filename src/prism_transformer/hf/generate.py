@@ -14,6 +14,7 @@ from prism_transformer.core.errors import InputError
 from prism_transformer.hf.load import (
     NamedModel,
     Source,
+    is_masked,
     named_model,
     quiet,
     read_any,
@@ -66,6 +67,8 @@ def generate(
         )  # fmt: skip
     check_sampling(tokens, temperature, top_k, top_p)
     config = read_config(named.source).get_text_config()
+    if is_masked(config):
+        raise InputError(f"{named}: a masked language model fills gaps, it does not generate")
     words: Any = read_tokenizer(named.source, required=True)
     where = find_device(device)
     begin = _begin(named, words, prompt).to(where)

@@ -21,6 +21,7 @@ from prism_transformer.hf.as_llama import SHARED_FIELDS
 from prism_transformer.hf.configuration_prism import ROPE_TYPES, PrismConfig
 from prism_transformer.hf.export import Opened, with_weights, write_hf
 from prism_transformer.hf.load import Source, read_config, read_model, read_tokenizer
+from prism_transformer.hf.modeling_masked import kind_of
 from prism_transformer.hf.modeling_prism import PrismForCausalLM
 from prism_transformer.hf.names import to_native_names
 from prism_transformer.model import PrismLM
@@ -65,11 +66,12 @@ def import_model(
     """
     name, out = fspath(source), Path(out)
     check_new(out)
-    kind = read_config(name).model_type
+    config = read_config(name)
+    kind = config.model_type
     if kind == "prism":
         if schedule or text:
             raise InputError(f"{name}: is a Prism model; --schedule and --text are for Llamas")
-        model = to_native(read_model(PrismForCausalLM, name))
+        model = to_native(read_model(kind_of(config), name))
         save_model(model, out)
         return Imported(out, model.config.schedule)
     if schedule is None:
@@ -125,7 +127,7 @@ def window_losses(model: Any, tokens: Tensor, seq_len: int) -> Iterator[float]:
         yield model(window, labels=window).loss.item()
 
 
-def to_native(model: PrismForCausalLM) -> PrismLM:
+def to_native(model: Any) -> PrismLM:
     """The native model with the weights of a Hugging Face one."""
     config = model.config
     native = config.native

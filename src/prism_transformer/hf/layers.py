@@ -26,11 +26,10 @@ class AttentionInterface(nn.Module):
     the attention weights that come out of it.
     """
 
-    is_causal = True
-
     def __init__(self, config: PrismConfig, layer_idx: int, head_dim: int) -> None:
         super().__init__()
         self.config = config
+        self.is_causal = config.attention == "causal"
         self.layer_idx = layer_idx
         self.head_dim = head_dim
         self.scaling = head_dim**-0.5

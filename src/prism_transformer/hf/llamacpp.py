@@ -257,6 +257,7 @@ def _check(model: PrismForCausalLM, words: Any) -> None:
     if words is None:
         raise InputError("a GGUF file holds its tokenizer: give one with --tokenizer")
     problems = {
+        f"attention = {config.attention!r}": config.attention != "causal",
         f"norm = {config.norm!r}": config.norm != "rmsnorm",
         "rope_frequencies = 'split', which differ from head to head": (
             config.rope_frequencies == "split"

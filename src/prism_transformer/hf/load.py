@@ -15,7 +15,7 @@ from typing import Any
 
 from huggingface_hub import constants, try_to_load_from_cache
 from huggingface_hub.utils import get_session
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 from transformers.utils import logging as hf_logging
 
 from prism_transformer.core.disk import file_sha256, read_json
@@ -202,8 +202,16 @@ def read_model(kind: Any, source: str, *, spare: bool = False, dtype: Any = "aut
 
 
 def read_any(source: str, dtype: Any = "auto") -> Any:
-    """Any causal LM."""
-    return read_model(AutoModelForCausalLM, source, spare=True, dtype=dtype)
+    """Any causal or masked LM."""
+    kind = AutoModelForMaskedLM if is_masked(read_config(source)) else AutoModelForCausalLM
+    return read_model(kind, source, spare=True, dtype=dtype)
+
+
+def is_masked(config: Any) -> bool:
+    """Whether a model is one that finds masked tokens, by the class that it was saved as."""
+    return any(
+        name.endswith("ForMaskedLM") for name in getattr(config, "architectures", None) or ()
+    )
 
 
 @contextmanager

@@ -24,22 +24,22 @@ from transformers import (
 from transformers import initialization as init
 from transformers.cache_utils import Cache, DynamicCache
 from transformers.generation import LogitsProcessor
-from transformers.masking_utils import create_causal_mask
+from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_layers import (
     GenericForQuestionAnswering,
     GenericForSequenceClassification,
     GenericForTokenClassification,
 )
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.utils import cached_file, can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from prism_transformer.hf.configuration_prism import PrismConfig
+from prism_transformer.hf.extending import rotary_shape, scaled_frequencies
 from prism_transformer.hf.layers import AttentionInterface, PrismDecoderLayer
 from prism_transformer.hf.names import SCHEDULE, is_native, to_llama_names
-from prism_transformer.model import make_norm, rotary_frequencies, rotary_tables
+from prism_transformer.model import dealt, make_norm, rotary_tables, rotary_width
 from prism_transformer.schedule import HeadSchedule, ScheduleError
 
 logger = logging.getLogger(__name__)
@@ -199,6 +199,8 @@ class PrismModel(PrismPreTrainedModel):
         layers = range(config.num_hidden_layers)
         self.layers = nn.ModuleList(PrismDecoderLayer(config, layer) for layer in layers)
         self.norm = make_norm(native)
+        counts = dict(zip(self.head_dims, native.schedule.heads, strict=True))
+        self.rotary = {w: rotary_shape(config, rotary_width(native, n)) for w, n in counts.items()}
         self.gradient_checkpointing = False
         self.head_schedule = StoredSchedule(native.schedule)
         self.post_init()
@@ -219,17 +221,17 @@ class PrismModel(PrismPreTrainedModel):
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give exactly one of input_ids and inputs_embeds")
         x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        if use_cache and past_key_values is None:
+        causal = self.config.attention == "causal"
+        if use_cache and causal and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
         if position_ids is None:
             seen = 0 if past_key_values is None else past_key_values.get_seq_length()
             position_ids = torch.arange(x.shape[1], device=x.device)[None] + seen
-        mask = create_causal_mask(
-            config=self.config,
-            inputs_embeds=x,
-            attention_mask=attention_mask,
-            past_key_values=past_key_values,
-            position_ids=position_ids,
+        parts = {"config": self.config, "inputs_embeds": x, "attention_mask": attention_mask}
+        mask = (
+            create_causal_mask(**parts, past_key_values=past_key_values, position_ids=position_ids)
+            if causal
+            else create_bidirectional_mask(**parts)
         )
         tables = self.rotary_tables(position_ids)
         for width, layer in zip(self.head_dims, self.layers, strict=True):
@@ -253,15 +255,11 @@ class PrismModel(PrismPreTrainedModel):
 
     def rotary_frequencies(self, device: torch.device | None) -> dict[int, tuple[Tensor, float]]:
         """Radians per position of each channel pair, by head width, and what scales the table."""
-        rope, heads = self.config.rope_parameters or {}, self.native.schedule.heads
-        widths = dict(zip(self.head_dims, heads, strict=True))
-        if rope["rope_type"] == "default":
-            return {w: (rotary_frequencies(self.native, n, device), 1.0) for w, n in widths.items()}
-        # transformers reads the width from a config: that of some layer that has it.
-        layers = self.config.per_layer_config if self.config.is_heterogeneous else [self.config]
-        of_width = {layer.head_dim: layer for layer in layers}
-        compute = ROPE_INIT_FUNCTIONS[rope["rope_type"]]
-        return {width: compute(of_width[width], device) for width in widths}
+        found = {}
+        for width, n_heads in zip(self.head_dims, self.native.schedule.heads, strict=True):
+            own, factor = scaled_frequencies(self.rotary[width], device)
+            found[width] = dealt(self.native, n_heads, own), factor
+        return found
 
 
 class PrismForCausalLM(PrismPreTrainedModel, GenerationMixin):
@@ -271,6 +269,11 @@ class PrismForCausalLM(PrismPreTrainedModel, GenerationMixin):
     _tp_plan: ClassVar[dict[str, str]] = LlamaForCausalLM._tp_plan
 
     def __init__(self, config: PrismConfig) -> None:
+        if config.attention != "causal":
+            raise ValueError(
+                f"attention = {config.attention!r}: sees what it would generate; this model is a "
+                "PrismForMaskedLM"
+            )
         super().__init__(config)
         self.model = PrismModel(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)

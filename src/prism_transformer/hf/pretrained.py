@@ -7,7 +7,7 @@ from pathlib import Path
 from prism_transformer.core.errors import InputError
 from prism_transformer.hf.importing import to_native
 from prism_transformer.hf.load import Source, named_model, read_config, read_model
-from prism_transformer.hf.modeling_prism import PrismForCausalLM
+from prism_transformer.hf.modeling_masked import kind_of
 from prism_transformer.models.weights import CONFIG_FILE, load_model
 from prism_transformer.training.checkpoint import SUMS_FILE, check_checkpoint
 from prism_transformer.training.run import is_run
@@ -29,7 +29,8 @@ def pretrained(source: Source) -> Start:
             check_checkpoint(folder)
         run = next(filter(is_run, folder.absolute().parents[:2]), None)
         return Start(named.source, load_model(folder), run)
-    kind = read_config(named.source).model_type
+    config = read_config(named.source)
+    kind = config.model_type
     if kind != "prism":
         way = (
             f"; `prism import {named.source} OUT --schedule ...` makes one of it, also with the "
@@ -38,7 +39,7 @@ def pretrained(source: Source) -> Start:
         raise InputError(
             f"{named.source}: is a {kind} model, not Prism{way if kind == 'llama' else ''}"
         )
-    model = read_model(PrismForCausalLM, named.source)
+    model = read_model(kind_of(config), named.source)
     try:
         return Start(str(named), to_native(model))
     except InputError as error:

@@ -21,6 +21,7 @@ from prism_transformer.training.device import begin, settle
 from prism_transformer.training.distributed import all_alive, join_world
 from prism_transformer.training.job import Job, check_change, new_job, resumed_job
 from prism_transformer.training.loop import steps
+from prism_transformer.training.objective import objective_of
 from prism_transformer.training.run import RECIPE_FILE, Row, Run, is_run
 from prism_transformer.training.start import Start, check_shape
 from prism_transformer.training.stopping import Stopped
@@ -98,6 +99,7 @@ def _train(
     recipe = run.recipe
     if until is not None and (not isinstance(until, int) or not 1 <= until <= recipe.n_steps):
         raise InputError(f"--until {until}: the run has {recipe.n_steps} steps")
+    objective_of(recipe)  # refuses what cannot be asked
     # Whatever is wrong with the device or the compiler is said before anything is written.
     settings = begin(settle(recipe, device))
     again = f"launch it again with `resume {run.folder}`, it goes on from the last checkpoint"

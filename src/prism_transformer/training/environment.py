@@ -13,6 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from uuid import uuid4
 
+import numpy as np
 import torch
 
 from prism_transformer import __version__
@@ -23,10 +24,12 @@ from prism_transformer.recipe import Recipe
 from prism_transformer.schedules.hardware import layer_backends
 from prism_transformer.training import neighbours
 from prism_transformer.training.device import Settings
+from prism_transformer.training.objective import objective_of
 from prism_transformer.training.run import Row
 from prism_transformer.training.start import Start
 
 ORDER_SAMPLE = 4096  # windows whose places in the first epoch are hashed
+MASKS_SAMPLE = 64  # windows whose masks are, of a masked language model
 
 PACKAGES = ("torch", "numpy", "safetensors", "pydantic")
 
@@ -42,7 +45,7 @@ def environment(
     """Everything that is worth knowing of a run, and the recipe it was last trained with."""
     config = recipe.model
     device, dtype = settings.device.type, str(settings.product_dtype)[6:]
-    hashes = data_hashes(train, val, recipe.train.seed)
+    hashes = data_hashes(train, val, recipe)
     return {
         "software": {
             "prism-transformer": __version__,
@@ -87,13 +90,17 @@ def changes(before: Row, now: Row) -> list[str]:
     ]
 
 
-def data_hashes(train: Windows, val: Windows, seed: int) -> Row:
+def data_hashes(train: Windows, val: Windows, recipe: Recipe) -> Row:
     """What a run reads: its order of windows as a hash, and each shard as its manifest has it."""
-    size = len(train)
+    size, seed = len(train), recipe.train.seed
     # All that the order is a function of, and its beginning.
     order = hashlib.sha256(f"{seed} {size} {train.seq_len}\n".encode())
     for index in range(min(ORDER_SAMPLE, size)):
         order.update(f"{permuted(index, size, seed, 0)} ".encode())
+    if (masking := objective_of(recipe).masking) is not None:
+        sample = np.zeros((MASKS_SAMPLE, train.seq_len), np.int64)
+        for part in masking.masked(sample, range(MASKS_SAMPLE), seed):
+            order.update(part.astype("<i8").tobytes())
     shards = {}
     for windows in (train, val):
         for index, (name, tokens) in enumerate(zip(windows.names, windows.lengths, strict=True)):

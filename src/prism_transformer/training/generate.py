@@ -54,6 +54,8 @@ def generate(
     if prompt.encode(errors="ignore").decode() != prompt:
         raise InputError("--prompt: is not UTF-8 text")
     run = Run.open(source)
+    if run.recipe.model.attention != "causal":
+        raise InputError(f"{run.folder}: a masked language model fills gaps, it does not generate")
     where = find_device(device)
     model = load_model(newest_model(run.folder)).eval().to(where)
     words = run_tokenizer(run.folder, run.recipe)

@@ -241,7 +241,7 @@ def resumed_job(
     with locked(folder) if world.is_first else nullcontext():
         changed = _check_recipe(folder, recipe)
         data = open_data(recipe, world)
-        _check_shards(folder, data_hashes(*data, recipe.train.seed))
+        _check_shards(folder, data_hashes(*data, recipe))
         checkpoint = _checkpoint(folder, world, notes)
         model = _model(recipe, settings, world)
         if world.is_first and changed:

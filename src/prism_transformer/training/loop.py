@@ -17,14 +17,18 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from prism_transformer.core.errors import InputError, RunError
+from prism_transformer.core.loss import IGNORED
 from prism_transformer.data.loader import Windows, prefetched, timed
-from prism_transformer.model import IGNORED, PrismLM, causal_attention
+from prism_transformer.data.masking import VALIDATION_SEED
+from prism_transformer.model import ATTENTION, PrismLM
 from prism_transformer.models.cost import utilisation_flops
+from prism_transformer.models.packing import visible
 from prism_transformer.models.reslice import under
 from prism_transformer.training.checkpoint import State, save_checkpoint
 from prism_transformer.training.device import Settings, peak_memory, sum_type
 from prism_transformer.training.distributed import World, accumulating, whole
 from prism_transformer.training.job import Job
+from prism_transformer.training.objective import NEXT_TOKEN, Objective, Question, objective_of
 from prism_transformer.training.rate import learning_rate
 from prism_transformer.training.run import DUMP, NOT_FINITE, Row
 from prism_transformer.training.saving import snapshot
@@ -91,31 +95,24 @@ def due(job: Job, every: int) -> bool:
     return job.step % every == 0 or job.step == job.recipe.n_steps
 
 
-def batches(job: Job) -> Iterator[list[Tensor]]:
-    """What this process reads for each step, a batch for each pass, in pinned memory for a GPU.
+def batches(job: Job) -> Iterator[list[Question]]:
+    """What this process is asked in each step, pass by pass, in pinned memory for a GPU.
 
     The windows of a step are the same for any number of processes; they take turns at them.
     """
-    size = job.recipe.train.micro_batch
+    size, seed = job.recipe.train.micro_batch, job.recipe.train.seed
+    objective = objective_of(job.recipe)
     # A pure function of the step, with no iterator to save: going on from any step reads what an
     # uninterrupted run would have read there.
     for step in range(job.step, job.recipe.n_steps):
         first = step * job.sequences + job.world.rank * size
         stride = job.world.size * size
-        rows = (
-            job.train.batch(job.recipe.train.seed, first + index * stride, size)
-            for index in range(job.passes)
-        )
-        yield [pinned(each, job.world.device) for each in rows]
+        places = [first + index * stride for index in range(job.passes)]
+        asked = (objective.question(job.train.batch(seed, at, size), at, seed) for at in places)
+        yield [each.pinned(job.world.device) for each in asked]
 
 
-def pinned(rows: Batch, device: torch.device) -> Tensor:
-    """Rows in memory from which a GPU copies by itself."""
-    tokens = torch.from_numpy(rows)
-    return tokens.pin_memory() if device.type == "cuda" else tokens
-
-
-def update(job: Job, passes: list[Tensor], waited: float) -> Row:
+def update(job: Job, passes: list[Question], waited: float) -> Row:
     """One step of the optimizer, for whose data it waited so many seconds."""
     started = perf_counter()
     rate = learning_rate(job.recipe, job.step)
@@ -147,18 +144,17 @@ def update(job: Job, passes: list[Tensor], waited: float) -> Row:
     return job.log("train", row | speed(job, perf_counter() - started + waited, waited))
 
 
-def backward(job: Job, passes: list[Tensor]) -> Tensor:
+def backward(job: Job, passes: list[Question]) -> Tensor:
     """Gradients of the mean loss over all passes; that loss, in this process."""
     # Summed on the device: asking for a number after each pass would wait for the device each time.
     loss = torch.zeros((), dtype=sum_type(job.world.device), device=job.world.device)
     # All sent ahead of the first pass, from pinned memory, so that nothing waits for the copies.
-    sent = [rows.to(job.world.device, non_blocking=True) for rows in passes]
-    for index, tokens in enumerate(sent):
-        # A row is a window and one token more: inputs and targets are the same row, one apart.
+    sent = [question.to(job.world.device) for question in passes]
+    for index, question in enumerate(sent):
         with accumulating(job.wrapped, last=index == len(passes) - 1):
             with job.settings.autocast():
                 # Every pass has as many targets, so the mean of means is the mean of the batch.
-                part = job.wrapped(tokens[:, :-1], tokens[:, 1:]) / len(passes)
+                part = question.loss(job.wrapped, job.recipe.model.attention) / len(passes)
             part.backward()  # outside autocast, as torch asks: gradients follow the forward's types
         loss += part.detach()
     return loss
@@ -191,7 +187,8 @@ def validate(job: Job) -> Row:
     started = perf_counter()
     n_windows = job.recipe.data.val_tokens // job.recipe.model.seq_len
     size = job.recipe.train.micro_batch
-    loss = validation_loss(job.model, job.val, n_windows, size, job.world, job.settings)
+    objective = objective_of(job.recipe)
+    loss = validation_loss(job.model, job.val, n_windows, size, job.world, job.settings, objective)
     return job.log("val", {"loss": loss, "seconds": perf_counter() - started})
 
 
@@ -203,6 +200,7 @@ def validation_loss(
     micro_batch: int,
     world: World,
     settings: Settings,
+    objective: Objective = NEXT_TOKEN,
 ) -> float:
     """Mean loss in nats over the first windows, every token once, shared out over all processes.
 
@@ -210,11 +208,12 @@ def validation_loss(
     """
     model.eval()
     loss, count = torch.zeros((), dtype=sum_type(world.device), device=world.device), 0
-    for rows in prefetched(shares(windows, n_windows, micro_batch, world)):
-        tokens = pinned(rows, world.device).to(world.device, non_blocking=True)
-        n_scored = int((rows[:, 1:] != IGNORED).sum())
+    for first, rows in prefetched(shares(windows, n_windows, micro_batch, world)):
+        question = objective.question(rows, first, VALIDATION_SEED)
+        n_scored = question.n_scored
         with settings.autocast():
-            mean = model(tokens[:, :-1].clamp(min=0), tokens[:, 1:])
+            sent = question.pinned(world.device).to(world.device)
+            mean = sent.loss(model, model.config.attention)
         if n_scored:  # a mean over nothing is no number
             loss += mean.to(loss.dtype) * n_scored  # on the device, which is not waited for
             count += n_scored
@@ -223,8 +222,10 @@ def validation_loss(
     return loss_all / count_all
 
 
-def shares(windows: Windows, n_windows: int, micro_batch: int, world: World) -> Iterator[Batch]:
-    """The batches of this process: all of one shape, and as many as any other has.
+def shares(
+    windows: Windows, n_windows: int, micro_batch: int, world: World
+) -> Iterator[tuple[int, Batch]]:
+    """Batches of this process with their first window: of one shape, as many as any other has.
 
     Under fully_shard every pass is one of all processes, so none may have fewer.
     """
@@ -233,7 +234,7 @@ def shares(windows: Windows, n_windows: int, micro_batch: int, world: World) -> 
         first = start + micro_batch * world.rank
         rows = windows.read(range(first, min(first + micro_batch, n_windows)))
         missing = micro_batch - len(rows)
-        yield np.pad(rows, ((0, missing), (0, 0)), constant_values=IGNORED)
+        yield first, np.pad(rows, ((0, missing), (0, 0)), constant_values=IGNORED)
 
 
 def look_at_attention(job: Job) -> Row:
@@ -247,13 +248,15 @@ def look_at_attention(job: Job) -> Row:
 def largest_attention_logits(model: PrismLM, tokens: Tensor, settings: Settings) -> list[float]:
     """The largest scaled score of each layer before the softmax, on tokens (B, T)."""
     largest: list[float] = []
+    attention = model.config.attention
+    one_text = torch.arange(tokens.shape[1], device=tokens.device)[None]
+    seen = visible(one_text, attention)
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         keys = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
         scores = (q.float() @ keys.float().mT) * q.shape[-1] ** -0.5
-        seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril()
         largest.append(scores.masked_fill(~seen, -torch.inf).max().item())
-        return causal_attention(q, k, v)
+        return ATTENTION[attention](q, k, v)
 
     model.eval()
     # Compiled layers hold ordinary attention; this one runs as it is written.

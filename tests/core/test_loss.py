@@ -6,13 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from prism_transformer.model import (
-    IGNORED,
-    Loss,
-    PrismLM,
-    chunked_loss,
-    recomputed_loss,
-)
+from prism_transformer.core.loss import IGNORED, chunked_loss, recomputed_loss
+from prism_transformer.model import Loss, PrismLM
 from prism_transformer.training.device import plain_loss
 from tests.conftest import small_config
 

@@ -1,0 +1,137 @@
+"""What the heads of an encoder's layer attend to: ``observe.py`` for attention to all positions.
+
+A distance has two directions, and is not linear in a key's position, so each key stands twice: once
+for the queries at or behind it and once for those ahead of it, with a mask by which every query
+sees exactly one of the two. What each half is worth is then a column of its own.
+
+Shapes as in ``observe.py``. Every query counts: none is short of keys here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from prism_transformer.analysis.observe import BLOCK, ENOUGH, EXTRA
+
+# Beside the keys' own columns, which of the extra ones holds what.
+FIRST, BACK, AHEAD, BACK_POSITION, AHEAD_POSITION, SQUARE, NULL = range(7)
+
+# Means over the weight that is there, rather than query by query.
+RATIOS = {
+    "distance_without_sink": ("rest_distance", "rest"),
+    "distance_back": ("back_distance", "back"),
+    "distance_ahead": ("ahead_distance", "ahead"),
+}
+
+
+def observe_both_ways(q: Tensor, k: Tensor, scale: float | None = None) -> dict[str, Tensor]:
+    """Each statistic (B, H) of attention without a mask, averaged over all queries.
+
+    Those of ``observe``, with ``distance`` E|t - s|; and ``ahead``, the weight on later positions,
+    with the mean distance of the weight on either side.
+    """
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    q, k = q.float(), k.float()
+    blocks = [
+        {name: values.double().sum(-1) for name, values in block.items()}
+        for block in _blocks(q, k, scale)
+    ]
+    mean = {
+        name: torch.stack([block[name] for block in blocks]).sum(0) / q.shape[-2]
+        for name in blocks[0]
+    }
+    tiny = torch.finfo(torch.float32).tiny
+    found = {name: mean[part] / mean[of].clamp(min=tiny) for name, (part, of) in RATIOS.items()}
+    parts = {"rest", "rest_distance", "back", "back_distance", "ahead_distance"}
+    return {name: each for name, each in mean.items() if name not in parts} | found
+
+
+def _blocks(q: Tensor, k: Tensor, scale: float) -> Iterator[dict[str, Tensor]]:
+    """Statistics of each query (B, H, Q), block by block."""
+    length, width = q.shape[-2:]
+    grouped = q.shape[1] != k.shape[1]
+    own = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+    for start in range(0, length, BLOCK):
+        stop = min(start + BLOCK, length)
+        centre, here = (start + stop) // 2, slice(start, stop)
+        keys, values = _keys_and_values(k, start, stop, centre)
+        mask = _mask(start, stop, length, q.device)
+        score = scale * (q[..., here, :] * own[..., here, :]).sum(-1)
+        for _ in range(2):  # as in ``observe``: the null key should not be far from the largest
+            queries = F.pad(q[..., here, :], (0, EXTRA))
+            queries[..., width + NULL] = score / scale
+            means = F.scaled_dot_product_attention(
+                queries, keys, values, attn_mask=mask, scale=scale, enable_gqa=grouped
+            )
+            found = _statistics(means, q[..., here, :], score, scale, start, centre, length)
+            if means[..., width + NULL].min() > ENOUGH:
+                break
+            score = found["score"]
+        del found["score"]
+        yield found
+
+
+def _keys_and_values(k: Tensor, start: int, stop: int, centre: int) -> tuple[Tensor, Tensor]:
+    """The null key, keys 0 to ``stop`` as seen from ahead, keys from ``start`` as from behind."""
+    width, length = k.shape[-1], k.shape[-2]
+    both = torch.cat((k[..., :stop, :], k[..., start:, :]), dim=-2)
+    keys = F.pad(both, (0, EXTRA, 1, 0))
+    keys[..., 0, width + NULL] = 1.0
+    values = keys.clone()
+    places = (torch.arange(length, device=k.device) - centre).float()
+    back, ahead = slice(2, stop + 1), slice(stop + 1, None)
+    values[..., 1, width + FIRST] = 1.0
+    values[..., back, width + BACK] = 1.0
+    values[..., back, width + BACK_POSITION] = places[1:stop]
+    values[..., ahead, width + AHEAD] = 1.0
+    values[..., ahead, width + AHEAD_POSITION] = places[start:]
+    values[..., back, width + SQUARE] = places[1:stop].square()
+    values[..., ahead, width + SQUARE] = places[start:].square()
+    return keys, values
+
+
+def _mask(start: int, stop: int, length: int, device: torch.device) -> Tensor:
+    """Of each key's two places, the one that a query sees; the null key always."""
+    queries = torch.arange(start, stop, device=device)[:, None]
+    null = torch.ones_like(queries, dtype=torch.bool)
+    back = torch.arange(stop, device=device) <= queries
+    ahead = torch.arange(start, length, device=device) > queries
+    return torch.cat((null, back, ahead), dim=1)
+
+
+def _statistics(
+    means: Tensor, q: Tensor, score: Tensor, scale: float, start: int, centre: int, length: int
+) -> dict[str, Tensor]:
+    """From means under the weights (B, H, Q, K + EXTRA), the null key among them."""
+    width = q.shape[-1]
+    columns = means[..., width:]
+    null = columns[..., NULL].clamp(min=torch.finfo(means.dtype).tiny)
+    real = columns[..., FIRST] + columns[..., BACK] + columns[..., AHEAD]
+    sink, back, ahead, back_place, ahead_place, square = (columns / real[..., None])[
+        ..., : SQUARE + 1
+    ].unbind(-1)
+    t = torch.arange(start, start + q.shape[-2], device=q.device)
+    offset = (t - centre).float()
+    behind, before = back * offset - back_place, ahead_place - ahead * offset
+    distance = sink * t + behind + before
+    after = length - 1 - t
+    mean_score = scale * (q * means[..., :width]).sum(-1) / real
+    places = back_place + ahead_place
+    return {
+        "distance": distance,
+        "sink": sink,
+        "second_moment": sink * t**2 + (back + ahead) * offset**2 - 2 * offset * places + square,
+        "excess": distance - (t * (t + 1) + after * (after + 1)) / (2 * length),
+        "entropy": score + torch.log(real / null) - mean_score,
+        "ahead": ahead,
+        "rest": back + ahead,
+        "rest_distance": behind + before,
+        "back": sink + back,
+        "back_distance": sink * t + behind,
+        "ahead_distance": before,
+        "score": mean_score,
+    }

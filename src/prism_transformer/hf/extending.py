@@ -1,0 +1,107 @@
+"""Contexts beyond the one a model was trained on: its rotary positions, scaled.
+
+``linear`` interpolates positions. ``ntk`` raises the base, so that the slowest pair is interpolated
+and the fastest is left alone. ``yarn`` chooses pair by pair, by how often it turns in a context.
+These two depend on the width over which frequencies are spread, so that each width of a Prism model
+is scaled by itself.
+"""
+
+from __future__ import annotations
+
+import math
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import LlamaConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from prism_transformer.core.errors import InputError, first_line
+from prism_transformer.model import pair_frequencies
+
+ROPE_SCALINGS = ("linear", "ntk", "dynamic", "yarn")
+
+
+def rotary_shape(config: Any, width: int) -> LlamaConfig:
+    """What transformers' own functions read: a model of one head of this rotary width."""
+    rope = dict(config.rope_parameters)
+    # "ntk" is ours: transformers has it only as "dynamic", of a length known while running.
+    if rope["rope_type"] == "ntk":
+        rope = {"rope_type": "default", "rope_theta": ntk_base(rope, width)}
+    return LlamaConfig(
+        hidden_size=width,
+        num_attention_heads=1,
+        head_dim=width,
+        max_position_embeddings=config.max_position_embeddings,
+        rope_parameters=rope,
+    )
+
+
+def ntk_base(rope: dict[str, Any], width: int) -> float:
+    """The base under which the slowest of a width's pairs turns ``factor`` times slower."""
+    if width <= 2:  # one pair, the fastest, which is left alone
+        return rope["rope_theta"]
+    return rope["rope_theta"] * rope["factor"] ** (width / (width - 2))
+
+
+def scaled_frequencies(shape: LlamaConfig, device: torch.device | None) -> tuple[Tensor, float]:
+    """Radians per position of each channel pair of a rotary width, and what scales the table."""
+    rope = shape.rope_parameters
+    if rope["rope_type"] == "default":
+        return pair_frequencies(shape.head_dim, rope["rope_theta"], device), 1.0
+    return ROPE_INIT_FUNCTIONS[rope["rope_type"]](shape, device)
+
+
+def check_context(model: Any, length: int, extrapolate: bool) -> None:
+    """Refuse sequences beyond a model's context unless that is the question."""
+    config = model.config.get_text_config()
+    longest = getattr(config, "max_position_embeddings", None)
+    if longest is None or length <= longest:
+        return
+    if getattr(config, "rope_parameters", None) is None:
+        raise InputError(f"--length {length}: this model has {longest} learned positions, no more")
+    if not extrapolate:
+        raise InputError(
+            f"--length {length}: this model's context is {longest}; to go beyond, --extrapolate "
+            "its positions as they are, or --rope-scaling linear:2"
+        )
+
+
+def with_rope_scaling(model: Any, scaling: str) -> Any:
+    """The same weights with positions rescaled: ``linear:2``, ``ntk:2`` or ``yarn:4``."""
+    kind, _, factor = scaling.partition(":")
+    try:
+        times = float(factor)
+    except ValueError:
+        times = math.nan
+    if kind not in ROPE_SCALINGS or not 1 <= times < math.inf:
+        raise InputError(
+            f"--rope-scaling {scaling!r}: write one of {', '.join(ROPE_SCALINGS)} and a factor of "
+            "at least 1, as in linear:2"
+        )
+    config = deepcopy(model.config)
+    rope = getattr(config, "rope_parameters", None)
+    if not isinstance(rope, dict) or "rope_theta" not in rope:
+        raise InputError(f"--rope-scaling: {type(model).__name__} has no rotary positions to scale")
+    context = config.max_position_embeddings
+    try:
+        scaled_rope = {
+            "rope_type": kind,
+            "rope_theta": rope["rope_theta"],
+            "factor": times,
+            "original_max_position_embeddings": context,
+        }
+        if kind == "ntk" and config.model_type != "prism":  # one width: another base is all
+            width = getattr(config, "head_dim", None)
+            width = width or config.hidden_size // config.num_attention_heads
+            base = ntk_base(scaled_rope, width)
+            scaled_rope = {"rope_type": "default", "rope_theta": base}
+        config.rope_parameters = scaled_rope
+        config.max_position_embeddings = int(context * times)
+        scaled = type(model)(config)
+    except (ValueError, KeyError) as error:
+        why = first_line(error)
+        raise InputError(f"--rope-scaling {scaling}: {type(model).__name__}: {why}") from None
+    scaled.load_state_dict(model.state_dict())
+    return scaled.eval()
