@@ -198,6 +198,31 @@ def test_onnx_with_a_cache_writes_as_generate(fields: Fields, tmp_path: Path) ->
 
 
 @pytest.mark.slow
+@EACH
+@torch.no_grad()
+def test_openvino_with_a_cache_writes_as_generate(fields: Fields, tmp_path: Path) -> None:
+    openvino = pytest.importorskip("openvino", reason="docs/serving.md says how to get it")
+    exporters = pytest.importorskip("transformers.exporters.exporter_openvino", reason="too old")
+    model, file = prism(**fields), tmp_path / "model.xml"
+    options = exporters.OpenVINOConfig(dynamic=True, output_path=file, compress_to_fp16=False)
+    exporters.OpenVINOExporter().export(model, with_cache(model), config=options)
+    exact = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}  # not its defaults
+    compiled = openvino.Core().compile_model(file, "CPU", exact)
+    for size in ((1, 5), (4, 17)):
+        request = compiled.create_infer_request()  # its past is inside, and begins empty
+        rows = numpy.arange(size[0], dtype=numpy.int32)
+
+        def step(new: Any, mask: Any, past: Any, request: Any = request, rows: Any = rows) -> Any:
+            asked = {"input_ids": new, "attention_mask": mask, "beam_idx": rows}
+            return request.infer(asked)["logits"], past
+
+        text = tokens(length=size[1], batch=size[0], seed=1)
+        asked = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False}
+        expected = model.generate(text, **asked, eos_token_id=-1)[:, size[1] :]
+        assert written_with_cache(model, step, text, 6) == expected.tolist()
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler")
 @EACH
 @torch.no_grad()
