@@ -23,7 +23,10 @@ from prism_transformer.core.errors import InputError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from prism_transformer.analysis.profile import Profile
+    from prism_transformer.core.table import Table
     from prism_transformer.eval.harness import Outcome
+    from prism_transformer.eval.text import TextLoss
 
 Text = Annotated[
     str | None,
@@ -110,6 +113,10 @@ def analyze(
         rows = table.plain_rows()
         print_json({"statistic": statistic, "profiles": named, "rows": rows})
         return
+    _print_profiles(profiles, table, figure)
+
+
+def _print_profiles(profiles: list[Profile], table: Table, figure: Path | None) -> None:
     console, one = make_console(), profiles[0]
     print_table(console, table)
     read = f"{one.n_sequences} sequences of {one.seq_len} tokens, last half of each; {one.text}"
@@ -187,7 +194,11 @@ def loss(
         found.write()
     if as_json:
         print_json(found.to_json())
-        return
+    else:
+        _print_loss(found)
+
+
+def _print_loss(found: TextLoss) -> None:
     console = make_console()
     print_table(console, found.table)
     say(console, str(found))
