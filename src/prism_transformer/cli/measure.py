@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from prism_transformer.analysis.profile import Profile
     from prism_transformer.core.table import Table
     from prism_transformer.eval.harness import Outcome
+    from prism_transformer.eval.text import TextLoss
 
 Text = Annotated[
     str | None,
@@ -243,7 +244,11 @@ def loss(
         found.write()
     if as_json:
         print_json(found.to_json())
-        return
+    else:
+        _print_loss(found)
+
+
+def _print_loss(found: TextLoss) -> None:
     console = make_console()
     print_table(console, found.table)
     say(console, str(found))
