@@ -7,7 +7,7 @@ what else was measured, the claims, every table.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from prism_transformer.core.table import Table
@@ -175,6 +175,11 @@ def _section(view: View, tones: Tones, live: bool) -> StudySection:
         state(view),
         "; ".join(machines) or "unknown hardware",
         () if live else sentences(view),
-        tuple(made for draw in contrasted if (made := draw(view, tones))),
+        # Sentences have p values, which wait for the end.
+        tuple(
+            replace(made, says=() if live else made.says)
+            for draw in contrasted
+            if (made := draw(view, tones))
+        ),
         tuple(made for draw in measured if (made := draw(view, tones))),
     )

@@ -1,6 +1,6 @@
 """A study's page while its runs come in: written anew, and read anew by the browser that shows it.
 
-A file, no server. It decides nothing: claims, tests and intervals wait for the end.
+A file, no server. It decides nothing: claims, tests and sentences wait for the end.
 """
 
 from __future__ import annotations
