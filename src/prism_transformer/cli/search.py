@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
@@ -19,7 +19,6 @@ from prism_transformer.cli.terminal import (
     say,
 )
 from prism_transformer.core.errors import InputError
-from prism_transformer.recipe import Map
 
 SHOWN = 10  # schedules of a long list
 
@@ -235,7 +234,7 @@ def reslice(
     schedule: Annotated[tuple[str, ...], Parameter(consume_multiple=True)],
     out: Path | None = None,
     at: Whole | None = None,
-    map_: Annotated[Map, Parameter(name="--map")] = "matched",
+    map_: Annotated[Literal["reshape", "matched"], Parameter(name="--map")] = "matched",
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
