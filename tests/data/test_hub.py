@@ -36,7 +36,7 @@ class Flaky:
 @pytest.fixture
 def remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Flaky, list[HubFile]]:
     for number in range(2):
-        texts = [f"row {n} of file {number} {'x' * 500}" for n in range(400)]
+        texts = [f"row {n} of file {number} {'x' * 3000}" for n in range(400)]
         table = pyarrow.table({"text": texts, "language": ["en", "de"] * 200})
         file = tmp_path / f"{number}.parquet"
         parquet.write_table(table, file, row_group_size=50, compression="none")

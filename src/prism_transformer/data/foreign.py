@@ -23,7 +23,7 @@ TYPES: dict[str, np.dtype[Any]] = {
     "int32": np.dtype("<i4"),
 }
 MEGATRON_MAGIC = b"MMIDIDX\0\0"
-MEGATRON_TYPES: dict[str, np.dtype[Any]] = {
+MEGATRON_TYPES = {
     8: "uint16",
     4: "int32",
 }  # the two that its tools choose for tokens
