@@ -163,13 +163,13 @@ def test_finished_tasks_are_not_run_again(
 ) -> None:
     first = score(small_model, tmp_path, "piqa", data=small_data, limit=2)
     opened: list[str] = []
-    real = harness.open_model
+    real = harness.open_any
 
     def watched(source: str, dtype: str, batch: int, device: str) -> Any:
         opened.append(source)
         return real(source, dtype, batch, device)
 
-    monkeypatch.setattr(harness, "open_model", watched)
+    monkeypatch.setattr(harness, "open_any", watched)
     again = score(small_model, tmp_path, "piqa", data=small_data, limit=2, batch=1)
     assert not opened
     assert again.results == first.results

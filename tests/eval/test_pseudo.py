@@ -10,8 +10,7 @@ from prism_transformer.core.errors import RunError
 from prism_transformer.data.tokenizer import ByteTokenizer
 from prism_transformer.eval.diagnostic import minimal_pairs
 from prism_transformer.eval.harness import evaluate
-from prism_transformer.eval.lm import open_model
-from prism_transformer.eval.pseudo import PseudoLM
+from prism_transformer.eval.pseudo import PseudoLM, open_any
 from prism_transformer.hf.export import Opened, to_hf, to_hf_tokenizer, write_hf
 from prism_transformer.model import PrismLM
 from tests.conftest import small_config
@@ -48,7 +47,7 @@ def plain(context: list[int], continuation: list[int]) -> float:
 
 @pytest.mark.parametrize("batch", [1, 5, 64])
 def test_scores_against_a_plain_loop_whatever_the_batch(folder: Path, batch: int) -> None:
-    lm = open_model(str(folder), "float32", batch, "cpu")
+    lm = open_any(str(folder), "float32", batch, "cpu")
     assert isinstance(lm, PseudoLM)
     texts = [
         ([BEGIN], list(b"a cat")),
@@ -60,7 +59,7 @@ def test_scores_against_a_plain_loop_whatever_the_batch(folder: Path, batch: int
 
 
 def test_what_does_not_fit_is_said(folder: Path) -> None:
-    lm = open_model(str(folder), "float32", 4, "cpu")
+    lm = open_any(str(folder), "float32", 4, "cpu")
     with pytest.raises(RunError, match="must be scored whole, the model sees 96"):
         lm._loglikelihood_tokens([(("", ""), [BEGIN], [1] * 97)])
     with pytest.raises(RunError, match="has no perplexity of a whole text"):

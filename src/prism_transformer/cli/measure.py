@@ -95,7 +95,7 @@ def analyze(
         pair = _pair(sources, compare or (), figure)
         _view(pair, view, statistic, text, length, checkpoint, device, as_json)
         return
-    from prism_transformer.analysis.profile import attention_profile, layer_figure, layer_table
+    from prism_transformer.analysis.profile import attention_profile
     from prism_transformer.cli.progress import shown
 
     with shown(make_console(stderr=True)) as tell:
@@ -111,9 +111,16 @@ def analyze(
             tell=tell,
         )
         first, second = ([measure(name) for name in arm] for arm in (sources, compare or ()))
+    if speaks():
+        _show(first, second, statistic, figure, as_json)
+
+
+def _show(
+    first: list[Profile], second: list[Profile], statistic: str, figure: Path | None, as_json: bool
+) -> None:
+    from prism_transformer.analysis.profile import layer_figure, layer_table
+
     profiles, table = [*first, *second], layer_table(first, second, statistic)
-    if not speaks():
-        return
     if figure is not None:
         from prism_transformer.figures.style import save
 

@@ -19,7 +19,8 @@ from prism_transformer import __version__
 from prism_transformer.core.disk import locked
 from prism_transformer.core.errors import InputError, first_line
 from prism_transformer.core.progress import Advance, Begun, Note, Tell, silent
-from prism_transformer.eval.lm import WatchedLM, choose_device, open_model, quiet_harness
+from prism_transformer.eval.lm import WatchedLM, choose_device, quiet_harness
+from prism_transformer.eval.pseudo import open_any
 from prism_transformer.eval.results import (
     Evaluation,
     Facts,
@@ -196,7 +197,7 @@ def _run(
         # Under `accelerate launch` the first process writes; the others would find its lock.
         locked(outcome.out) if is_first() else nullcontext(),
     ):
-        model = open_model(source, options.dtype, options.batch, options.device)
+        model = open_any(source, options.dtype, options.batch, options.device)
         for task in ready:
             with _kept_apart(outcome.failures, task.name, model.world_size):
                 _run_task(outcome, task, loaded[task.name], options, model, tell)

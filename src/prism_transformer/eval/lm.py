@@ -18,14 +18,7 @@ from lm_eval.api import task as lm_eval_task
 from lm_eval.models.huggingface import HFLM
 
 from prism_transformer.core.errors import InputError, RunError, first_line
-from prism_transformer.hf.load import (  # whose package registers the architecture
-    OUR_CODE,
-    is_masked,
-    quiet,
-    read_any,
-    read_config,
-    read_tokenizer,
-)
+from prism_transformer.hf.load import OUR_CODE, quiet  # whose package registers the architecture
 
 Report = Callable[[int, int], None]
 
@@ -88,13 +81,11 @@ class WatchedLM(HFLM):
 
 
 def open_model(source: str, dtype: str, batch: int, device: str) -> WatchedLM:
-    """Open a Hugging Face folder or hub model as lm_eval does; a masked LM in a way of ours."""
+    """Open a Hugging Face folder or hub model as lm_eval does."""
     if device == "cpu":
         # Or accelerate looks for GPUs, finds none, and every process does all of the work.
         os.environ.setdefault("ACCELERATE_USE_CPU", "true")
     try:
-        if is_masked(read_config(source)):
-            return _open_masked(source, dtype, batch, device)
         model = WatchedLM(
             pretrained=source, dtype=dtype, batch_size=batch, device=device, **OUR_CODE
         )
@@ -107,20 +98,6 @@ def open_model(source: str, dtype: str, batch: int, device: str) -> WatchedLM:
         model._rank = model.accelerator.process_index
         model._world_size = model.accelerator.num_processes
     return model
-
-
-def _open_masked(source: str, dtype: str, batch: int, device: str) -> WatchedLM:
-    """A model that lm_eval does not know how to open: it is handed over open."""
-    from prism_transformer.eval.pseudo import PseudoLM
-
-    words: Any = read_tokenizer(source, required=True)
-    if words.mask_token_id is None:
-        raise InputError(f"{source}: is a masked language model, and its tokenizer has no mask")
-    before = words.cls_token_id if words.bos_token_id is None else words.bos_token_id
-    return PseudoLM(
-        pretrained=read_any(source, getattr(torch, dtype)).to(device), tokenizer=words,
-        backend="causal", batch_size=batch, prefix_token_id=before,
-    )  # fmt: skip
 
 
 def choose_device(name: str) -> str:

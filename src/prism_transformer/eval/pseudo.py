@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
-from prism_transformer.core.errors import RunError
-from prism_transformer.eval.lm import WatchedLM
+from prism_transformer.core.errors import InputError, RunError
+from prism_transformer.eval.lm import WatchedLM, open_model
+from prism_transformer.hf.load import is_masked, read_any, read_config, read_tokenizer
 
 
 @dataclass(frozen=True)
@@ -84,3 +85,17 @@ class PseudoLM(WatchedLM):
         found = chances[every, wanted]
         best = chances.argmax(-1) == wanted
         return list(zip(found.tolist(), best.tolist(), strict=True))
+
+
+def open_any(source: str, dtype: str, batch: int, device: str) -> WatchedLM:
+    """A causal LM as lm_eval opens it; a masked one, which it cannot open, is handed over open."""
+    if not is_masked(read_config(source)):
+        return open_model(source, dtype, batch, device)
+    words: Any = read_tokenizer(source, required=True)
+    if words.mask_token_id is None:
+        raise InputError(f"{source}: is a masked language model, and its tokenizer has no mask")
+    before = words.cls_token_id if words.bos_token_id is None else words.bos_token_id
+    return PseudoLM(
+        pretrained=read_any(source, getattr(torch, dtype)).to(device), tokenizer=words,
+        backend="causal", batch_size=batch, prefix_token_id=before,
+    )  # fmt: skip
