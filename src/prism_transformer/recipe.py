@@ -6,23 +6,19 @@ them from TOML.
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     NonNegativeFloat,
     PlainSerializer,
     PositiveFloat,
     PositiveInt,
-    ValidationError,
     model_validator,
 )
 
-from prism_transformer.core.errors import InputError, explain
+from prism_transformer.core.section import Section
 from prism_transformer.schedule import HeadSchedule, ScheduleError, head_counts
 from prism_transformer.schedules.paper import resolve
 from prism_transformer.schedules.space import Sampling
@@ -70,45 +66,6 @@ Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 OpenShare = Annotated[float, Field(gt=0.0, lt=1.0)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
-
-
-if TYPE_CHECKING:
-    from pydantic._internal._model_construction import ModelMetaclass
-else:
-    ModelMetaclass = type(BaseModel)  # which has no public name
-
-
-class Explained(ModelMetaclass):
-    """What is wrong in ``ModelConfig(...)`` is said as plainly as what is wrong in a file.
-
-    Not in ``__init__``: pydantic calls that for the parts of a whole as well, and would lose where
-    in the whole they are.
-    """
-
-    def __call__(cls, *args: Any, **values: Any) -> Any:
-        try:
-            return super().__call__(*args, **values)
-        except ValidationError as error:
-            lines = [_explained(cls, each) for each in wrong_values(error)]
-            raise InputError("\n".join(lines)) from None
-
-
-def wrong_values(error: ValidationError) -> list[Any]:
-    """Its details, without those of values that would be derived from a wrong one."""
-    return [each for each in error.errors() if each["type"] != "default_factory_not_called"]
-
-
-def _explained(section: Any, details: Any) -> str:
-    known = list(section.model_fields)
-    close = get_close_matches(str((*details["loc"], "")[0]), known, n=1)
-    hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
-    return explain(section.__name__, details, remedies={"extra_forbidden": f"; {hint}"})
-
-
-class Section(BaseModel, metaclass=Explained):
-    """A part of a recipe: no unknown keys, no conversions, no change after it is read."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 def swiglu_width(d_model: int) -> int:
@@ -284,11 +241,11 @@ class RunConfig(Section):
     """steps"""
     keep_checkpoints: PositiveInt = 2
     """the newest so many stay"""
-    milestones: list[PositiveInt] = []
+    milestones: list[PositiveInt] = Field(default=[])
     """steps whose checkpoint is saved, too, and stays"""
     attention_every: PositiveInt = 250
     """steps between looks at each layer's largest attention logit"""
-    trackers: list[Tracker] = []
+    trackers: list[Tracker] = Field(default=[])
     """where else to send metrics; none is needed"""
     project: str = "prism-transformer"
     """of wandb and trackio"""

@@ -17,7 +17,8 @@ from pydantic import ValidationError
 
 from prism_transformer.core.disk import write_whole, writing
 from prism_transformer.core.errors import InputError, explain, plain_reason
-from prism_transformer.recipe import Recipe, differences, wrong_values
+from prism_transformer.core.section import wrong_values
+from prism_transformer.recipe import Recipe, differences
 from prism_transformer.schedules import paper
 
 PACKAGED = Path(__file__).parent

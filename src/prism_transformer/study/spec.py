@@ -34,8 +34,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, field_validator
 
 from prism_transformer.core.errors import InputError, explain
+from prism_transformer.core.section import Section
 from prism_transformer.eval.tasks import choose_tasks
-from prism_transformer.recipe import Map, Recipe, Section, Seed
+from prism_transformer.recipe import Map, Recipe, Seed
 from prism_transformer.recipes.files import PACKAGED, STUDIES, copy_out, read_toml
 from prism_transformer.study.collected import EFFECT
 from prism_transformer.study.looks import OBRIEN_FLEMING, Spending
