@@ -146,7 +146,7 @@ def _closest(view: View) -> tuple[str, float] | None:
 
 def _begun(text: str) -> str:
     """With a capital, unless it begins with a name."""
-    small = ("its ", "one ", "seeds ", "models ", "undecided", "at ")
+    small = ("its ", "one ", "seeds ", "models ", "undecided", "none ")
     return text[0].upper() + text[1:] if text.startswith(small) else text
 
 

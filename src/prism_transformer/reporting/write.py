@@ -21,7 +21,7 @@ from prism_transformer.core.table import markdown_code, markdown_text, to_csv
 from prism_transformer.figures.chart import svg_text
 from prism_transformer.figures.style import save
 from prism_transformer.models.cost import size_text
-from prism_transformer.reporting.contents import Report, StudySection, make_report
+from prism_transformer.reporting.contents import Report, StudyPart, make_report
 from prism_transformer.reporting.latex import to_latex
 from prism_transformer.reporting.page import to_html, to_text
 from prism_transformer.reporting.reading import read_views
@@ -169,22 +169,24 @@ def _limits(report: Report) -> list[str]:
 def _readme(report: Report | None) -> str:
     if report is None:
         return f"\n{NOTHING}\n\n"
-    told = [part for part in report.sections if part.view.is_compared or not part.view.swept]
-    parts = [_study(section) for section in told]
+    parts = [_study(part) for part in report.studies]
     parts += _limits(report)[:1]
     parts.append("Every table, figure and claim: [docs/results.md](docs/results.md).")
     return "\n" + "\n\n".join(parts) + "\n\n"
 
 
-def _study(section: StudySection) -> str:
-    view = section.view
+def _study(part: StudyPart) -> str:
+    """A study at all its points: its answer, its doubt, what else it asked, and one figure."""
+    view, answer = part.view, part.answer
+    runs = [run for section in part.sections for run in section.view.runs]
+    done = sum(run.state == "complete" for run in runs)
     made = f"{size_text(view.parameters)} parameters, {markdown_code(view.facts.command)}"
-    lines = [f"**{markdown_text(view.name)}** ({made}): {section.state}."]
+    state = f"{done} of {len(runs)} runs complete"
+    lines = [f"**{markdown_text(view.facts.name)}** ({made}; {state}): {answer.question}"]
     # The rest stands in docs/results.md: a README has room for the question's first answer.
-    about = () if view.swept else (*view.remarks, *filter(None, [view.facts.note]))
-    told = [*section.sentences[:1], *about]
-    lines += [f"- {markdown_text(line)}" for line in told]
-    drawings = {drawing.key: drawing for drawing in section.drawings}
+    told = [answer.answer, answer.doubt, *answer.numbers[:1], view.facts.note]
+    lines += [f"- {markdown_text(line)}" for line in told if line]
+    drawings = {drawing.key: drawing for drawing in part.drawings}
     for name in SHOWN[1:] if view.swept else SHOWN:
         drawing = drawings.get(f"{view.key}-{name}")
         if drawing is not None and drawing.chart is not None:

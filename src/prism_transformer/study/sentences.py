@@ -63,17 +63,17 @@ def answer(facts: StudyFacts, comparison: Comparison) -> list[str]:
 
 def plainly(row: Contrast, arm: str, baseline: str) -> str:
     """What an arm's difference to another says, in plain words."""
-    at, gap = "".join(f"at {key} = {value} " for key, value in row.values.items()), row.difference
+    at, gap = "".join(f" at {key} = {value}" for key, value in row.values.items()), row.difference
     if gap is None:
-        return f"{at}none yet; no seed is complete in both {arm} and {baseline}."
+        return f"none yet{at}; no seed is complete in both {arm} and {baseline}."
     size = f"{abs(gap.mean):.{digits(gap)}f} nats {'lower' if gap.mean < 0 else 'higher'}"
     seeds = f"{gap.n} seed{'s' if gap.n > 1 else ''}"
     if not row.decided:
         return (
-            f"{at}undecided. {arm} ends {size} than {baseline} in the mean of {seeds}, "
+            f"undecided{at}. {arm} ends {size} than {baseline} in the mean of {seeds}, "
             "which chance can do as well."
         )
-    return f"{at}{arm} ends {size} than {baseline}, more than chance does in {seeds}."
+    return f"{arm} ends {size} than {baseline}{at}, more than chance does in {seeds}."
 
 
 def _doubts(facts: StudyFacts, comparison: Comparison, rows: list[ArmContrast]) -> Iterator[str]:
