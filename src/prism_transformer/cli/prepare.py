@@ -14,6 +14,8 @@ from prism_transformer.cli.terminal import Json, Whole, make_console, print_json
 from prism_transformer.core.errors import InputError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from prism_transformer.data.prepare import Preparation, Prepared
 
 
@@ -111,7 +113,11 @@ def prepare(
             say(console, f"{order.place}: {count} shards are sound")
             return
         done = verb.prepare(order, tell=tell)
-    trains = recipe or done.recipe
+    _show(console, done, recipe or done.recipe, as_json=as_json)
+
+
+def _show(console: Console, done: Prepared, trains: str | Path | None, *, as_json: bool) -> None:
+    """What was made, and the line that trains on it."""
     line = f"prism train {shlex.quote(str(trains))}" if trains else None
     if as_json:
         print_json(done.manifest.model_dump() | {"train": line})
