@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from prism_transformer.core.errors import InputError, RunError
 from prism_transformer.data.executors import Here, Slurm, Stage
 from prism_transformer.data.shards import read_manifest
 from tests.data.test_stream import hashes
+from tests.data.test_tasks import order
 from tests.study.cluster import cluster, why_not
 
 
@@ -29,14 +29,10 @@ def test_slurm_wants_a_partition(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 def test_tasks_of_slurm_give_the_bytes_of_none(tmp_path: Path) -> None:
-    common = ["--tokenizer", "bytes", "--shard-tokens", "4000000", "--val-tokens", "4096"]
-    prism = [sys.executable, "-m", "prism_transformer", "prepare", "sotu", *common, "--out"]
-    subprocess.run([*prism, str(tmp_path / "0")], check=True, capture_output=True)
-    options = ["--tasks", "2", "--on", "slurm", "--sbatch", "partition=gpu"]
-    options += ["--sbatch", "mem-per-cpu=1M"]
+    subprocess.run(order(tmp_path / "0", 0), check=True)
     with cluster() as slurm:
         done = subprocess.run(
-            [*prism, str(tmp_path / "2"), *options],
+            order(tmp_path / "2", 2, "slurm", "partition=gpu", "mem-per-cpu=1M"),
             env=slurm.environment, capture_output=True, text=True, check=False,
         )  # fmt: skip
     assert done.returncode == 0, done.stderr

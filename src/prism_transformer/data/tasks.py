@@ -111,6 +111,7 @@ class ReadPiece(PipelineStep):
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> Iterator[Passed]:
         _, corpus, pieces = _opened(self.work)
+        self.skipped, self.count = [], 0  # on Slurm one step runs several ranks
         for document in corpus.read(pieces[self.first + rank]):
             if document.problem is not None:
                 self.skipped.append(Skipped(self.count, document.problem.cause))
