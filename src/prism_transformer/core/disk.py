@@ -220,9 +220,9 @@ def _claimed(target: Path, make: Callable[[Path], int], key: str | None = None) 
             name = f".{uuid4().hex}{PARTIAL}-{uuid4().hex[:8]}"
         partial = target.with_name(name)  # beside a link, not where it leads
         number = make(partial)
+        # Whoever sweeps took it for left behind before this lock was ours: wait, and it is gone.
         with suppress(OSError):  # a file system without locks: then nobody sweeps, either
-            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Whoever swept between the two lines above has removed it.
+            fcntl.flock(number, fcntl.LOCK_EX)
         with suppress(FileNotFoundError):
             if os.fstat(number).st_ino == partial.stat().st_ino:
                 return partial, number
