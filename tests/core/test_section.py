@@ -21,11 +21,11 @@ class Outer(Section):
 
 def test_every_wrong_value_is_named_at_once() -> None:
     with pytest.raises(InputError) as caught:
-        Outer(count="three", inner={"widht": 5})
+        Outer(count="three", inner={"wide": 5})
     text = str(caught.value)
     assert "count" in text
     assert "'three'" in text
-    assert "inner.widht" in text
+    assert "inner.wide" in text
 
 
 def test_a_key_that_is_not_known_gets_the_nearest() -> None:
