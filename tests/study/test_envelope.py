@@ -73,7 +73,7 @@ def test_best_against_best_is_that_of_the_parabolas_seed_by_seed() -> None:
     assert "Best learning rates: uniform 0.0022 (95 % 0.002" in told
     assert "tuned for none" not in told
     assert any(
-        " at optim.lr = each arm's best" in line for line in answer(collected.facts, comparison)
+        " at each arm's best optim.lr" in line for line in answer(collected.facts, comparison)
     )
 
 

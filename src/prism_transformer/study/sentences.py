@@ -63,7 +63,11 @@ def answer(facts: StudyFacts, comparison: Comparison) -> list[str]:
 
 def plainly(row: Contrast, arm: str, baseline: str) -> str:
     """What an arm's difference to another says, in plain words."""
-    at, gap = "".join(f" at {key} = {value}" for key, value in row.values.items()), row.difference
+    gap = row.difference
+    at = "".join(
+        f" at {value} {key}" if isinstance(value, str) else f" at {key} = {value}"
+        for key, value in row.values.items()
+    )
     if gap is None:
         return f"none yet{at}; no seed is complete in both {arm} and {baseline}."
     size = f"{abs(gap.mean):.{digits(gap)}f} nats {'lower' if gap.mean < 0 else 'higher'}"

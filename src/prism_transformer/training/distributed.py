@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import count
 
 import torch
 import torch.distributed as dist
@@ -77,6 +78,9 @@ class World:
             _set_pg_timeout(STEP_TIMEOUT, group)
 
 
+_worlds = count()  # that this process has joined
+
+
 @contextmanager
 def join_world(device: torch.device) -> Iterator[World]:
     """Meet the other processes of a torchrun launch, if this is one."""
@@ -86,7 +90,11 @@ def join_world(device: torch.device) -> Iterator[World]:
         return
     # Gloo beside NCCL: waiting must not occupy the GPU, and NCCL's own barrier does.
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    dist.init_process_group(backend, timeout=FIRST_TIMEOUT)
+    # A process that has left a world may join another one: what its store still says of the first
+    # must not be read for the second. All processes join equally often, so they count alike.
+    store, rank, _ = next(dist.rendezvous("env://", timeout=FIRST_TIMEOUT))
+    store = dist.PrefixStore(f"world-{next(_worlds)}", store)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=FIRST_TIMEOUT)
     try:
         patient, savers = (
             dist.new_group(backend="gloo", timeout=PATIENT_TIMEOUT) for _ in range(2)
