@@ -73,7 +73,6 @@ def test_megatrons_files(tmp_path: Path) -> None:
         open_foreign(tmp_path / "a.bin", "uint16")
 
 
-@pytest.mark.skipif(not DOLMA.exists(), reason="no file of dolma's writer in this checkout")
 def test_dolmas_files() -> None:
     check(DOLMA, "uint16")
     with pytest.raises(ShardError, match="--token-type uint16 or uint32"):
