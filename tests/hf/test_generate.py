@@ -45,6 +45,22 @@ def test_seeds_tell_texts_apart_and_both_models_are_there() -> None:
     assert len({text("nano", 1), text("nano", 2), text("nano-uniform", 1)}) == 3
 
 
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"seed": -1}, "--seed -1: give a number from 0"),
+        ({"seed": 2**63}, "give a number from 0"),
+        ({"prompt": "\udcff"}, "--prompt: is not UTF-8 text"),
+    ],
+)
+def test_what_cannot_be_drawn_is_said_for_runs_and_other_models(
+    trained: Path, wrong: dict[str, Any], reason: str
+) -> None:
+    for source in (trained, "nano"):
+        with pytest.raises(InputError, match=reason):
+            generate(source, **{"tokens": 2, **wrong})
+
+
 def test_no_model_of_that_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("prism_transformer.hf.load.hub_answers", lambda: False)
     with pytest.raises(InputError, match=r"nanu: there is no .* ships \(nano, nano-uniform\)"):

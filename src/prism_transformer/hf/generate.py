@@ -23,7 +23,7 @@ from prism_transformer.hf.load import (
 )
 from prism_transformer.models.sampling import check_sampling
 from prism_transformer.training.device import find_device
-from prism_transformer.training.generate import Generated
+from prism_transformer.training.generate import Generated, check_prompt
 from prism_transformer.training.generate import generate as generate_from_run
 
 
@@ -65,7 +65,8 @@ def generate(
             named.run, prompt, tokens=tokens, temperature=temperature, top_k=top_k, top_p=top_p,
             seed=seed, device=device, stream=stream,
         )  # fmt: skip
-    check_sampling(tokens, temperature, top_k, top_p)
+    check_sampling(tokens, temperature, top_k, top_p, seed)
+    check_prompt(prompt)
     config = read_config(named.source).get_text_config()
     if is_masked(config):
         raise InputError(f"{named}: a masked language model fills gaps, it does not generate")

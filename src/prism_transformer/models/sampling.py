@@ -85,7 +85,7 @@ def stream(
     """
     if tokens.dim() != 2 or not tokens.numel():
         raise ValueError(f"tokens have shape {tuple(tokens.shape)}; a prompt is (B, T), T > 0")
-    check_sampling(n_new, temperature, top_k, top_p)
+    check_sampling(n_new, temperature, top_k, top_p, seed)
     batch, length = tokens.shape
     weight = model.embedding.weight
     cache = KVCache(model.config, batch, length + n_new, device=weight.device, dtype=weight.dtype)
@@ -142,7 +142,9 @@ def using(products: dict[Linear, Product]) -> Iterator[None]:
             del linear.__dict__["forward"]
 
 
-def check_sampling(n_new: int, temperature: float, top_k: int | None, top_p: float | None) -> None:
+def check_sampling(
+    n_new: int, temperature: float, top_k: int | None, top_p: float | None, seed: int
+) -> None:
     """Refuse what cannot be drawn."""
     if n_new < 0 or (top_k is not None and top_k < 1):
         raise InputError(f"cannot sample with {n_new=}, {top_k=}")
@@ -150,6 +152,8 @@ def check_sampling(n_new: int, temperature: float, top_k: int | None, top_p: flo
         raise InputError(f"cannot sample with {temperature=}; 0, or at least {MIN_TEMPERATURE}")
     if top_p is not None and not 0 < top_p <= 1:
         raise InputError(f"cannot sample with {top_p=}; it is a probability above 0")
+    if not 0 <= seed < 2**63:
+        raise InputError(f"--seed {seed}: give a number from 0 to 2^63 - 1")
 
 
 def sample(model: PrismLM, tokens: Tensor, n_new: int, **how: Any) -> Tensor:

@@ -31,6 +31,12 @@ class Generated:
         return self.text
 
 
+def check_prompt(prompt: str) -> None:
+    """Refuse what no tokenizer takes: a shell hands on bytes that are no text."""
+    if prompt.encode(errors="ignore").decode() != prompt:
+        raise InputError("--prompt: is not UTF-8 text")
+
+
 def generate(
     source: Run | Path | str,
     prompt: str = "",
@@ -48,11 +54,8 @@ def generate(
     Without a prompt the model begins a document of its own; it may end before ``tokens``. What
     ``stream`` is handed, piece by piece as it is known, makes up the text.
     """
-    sampling.check_sampling(tokens, temperature, top_k, top_p)
-    if not 0 <= seed < 2**63:
-        raise InputError(f"--seed {seed}: not between 0 and 2^63")
-    if prompt.encode(errors="ignore").decode() != prompt:
-        raise InputError("--prompt: is not UTF-8 text")
+    sampling.check_sampling(tokens, temperature, top_k, top_p, seed)
+    check_prompt(prompt)
     run = Run.open(source)
     if run.recipe.model.attention != "causal":
         raise InputError(f"{run.folder}: a masked language model fills gaps, it does not generate")
