@@ -83,7 +83,7 @@ def run_study(
     prepare_data(opened, tell)
     queue = opened.queue(crew.heartbeat)
     opened.begin(queue)
-    empty(opened, queue, crew, tell)
+    finish_queue(opened, queue, crew, tell)
     collected = opened.collect()
     return StudyResult(collected, compare(collected), _failures(opened))
 
@@ -107,7 +107,7 @@ def tune_round(study: Source, crew: Crew = ALONE, *, tell: Tell = silent) -> Stu
     prepare_data(tuner, tell)
     queue = tuner.queue(crew.heartbeat)
     tuner.begin(queue, tuner.left)
-    empty(tuner, queue, crew, tell)
+    finish_queue(tuner, queue, crew, tell)
     if left := [cell.name for cell, _ in tuner.left]:
         failures = tuner.failures()
         unseen = "is done by a machine whose folders are not here; bring them"
@@ -134,7 +134,7 @@ def work_on(study: Source, crew: Crew = ALONE, *, tell: Tell = silent) -> dict[s
     queue.check()  # before data are prepared for nothing
     prepare_data(opened, tell)
     # Between two rungs of a search the queue is empty, and more will come.
-    empty(opened, queue, crew, tell, stay=True)
+    finish_queue(opened, queue, crew, tell, stay=True)
     return _failures(opened)
 
 
@@ -210,7 +210,9 @@ def prepare_data(study: StudyFolder, tell: Tell) -> None:
         ensure_prepared(recipe, tell=tell)
 
 
-def empty(study: StudyFolder, queue: Queue, crew: Crew, tell: Tell, *, stay: bool = False) -> None:
+def finish_queue(
+    study: StudyFolder, queue: Queue, crew: Crew, tell: Tell, *, stay: bool = False
+) -> None:
     """Work until the queue is empty, and with ``stay`` until a search says that it has ended.
 
     Then measure, with nobody else at work, what only a quiet machine can tell.

@@ -20,7 +20,7 @@ from prism_transformer.core.progress import Note, Tell, silent
 from prism_transformer.core.table import Column, Table, words
 from prism_transformer.recipe import Recipe
 from prism_transformer.recipes.files import changed
-from prism_transformer.study.api import check_crew, empty, prepare_data
+from prism_transformer.study.api import check_crew, finish_queue, prepare_data
 from prism_transformer.study.arms import Arm
 from prism_transformer.study.compare import RATES_BESIDE
 from prism_transformer.study.folder import Source, StudyFolder, load_study
@@ -113,7 +113,7 @@ def search_study(study: Source, crew: Crew = ALONE, *, tell: Tell = silent) -> I
     for step in steps:
         names = {arm.name for arm in alive}
         opened.begin(queue, [(cell, step) for cell in plan.cells if cell.arm in names])
-        empty(opened, queue, crew, tell)
+        finish_queue(opened, queue, crew, tell)
         standings = _judge(opened, alive, step, stage.keep)
         if not standings:
             why = "; ".join(opened.failures().values())
