@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -61,3 +62,16 @@ def test_a_page_that_cannot_be_written_stops_nobody(tmp_path: Path, data: Path) 
     notes = [each for each in heard if isinstance(each, Note)]
     assert len(notes) == 1
     assert "cannot be written now" in notes[0].line
+
+
+def test_a_page_of_a_stopped_study_refreshes_no_more(tmp_path: Path, data: Path) -> None:
+    page = tmp_path / "out" / "index.html"
+    with (
+        suppress(KeyboardInterrupt),
+        live_page(begun(tmp_path, data), tmp_path / "out", least_seconds=0.0),
+    ):
+        wait_for(page)
+        assert "data-refresh" in page.read_text()
+        raise KeyboardInterrupt
+    assert "refresh" not in page.read_text().split("<script")[0]
+    assert "stopped before its end" in " ".join(outline(page).words)

@@ -109,6 +109,8 @@ class Report:
     tones: Tones
     live: bool = False
     """written while runs come in"""
+    stopped: bool = False
+    """they no longer do"""
 
     @property
     def sections(self) -> tuple[StudySection, ...]:
@@ -125,7 +127,7 @@ class Report:
         return {arm: place for place, arm in enumerate(self.tones)}
 
 
-def make_report(views: Sequence[View], *, live: bool = False) -> Report:
+def make_report(views: Sequence[View], *, live: bool = False, stopped: bool = False) -> Report:
     """Tables, figures, claims and audit of these studies."""
     mains = [view.main for view in views if view.main is not None]
     tones = arm_tones(
@@ -142,6 +144,7 @@ def make_report(views: Sequence[View], *, live: bool = False) -> Report:
         audit=() if live else tuple(audit()),
         tones=tones,
         live=live,
+        stopped=stopped,
     )
 
 

@@ -28,10 +28,13 @@ LEAST_SECONDS = 15.0  # between two pages
 SHARE = 0.05  # of the time that drawing may take: training beside it is what matters
 
 
-def write_live(study: StudyFolder, out: Path) -> Path:
-    """Write the page of a study as it is now; nothing else is written, and no look recorded."""
+def write_live(study: StudyFolder, out: Path, *, stopped: bool = False) -> Path:
+    """Write the page of a study as it is now; nothing else is written, and no look recorded.
+
+    A browser goes on reading it anew until the study is ``stopped``.
+    """
     found = collect(study.plan, [study.folder], study.failures(), study.collected, study.tuning)
-    report = make_report(views_of([found]), live=True)
+    report = make_report(views_of([found]), live=True, stopped=stopped)
     pictures = {
         each.key: svg_text(each.chart.figure) for each in report.drawings if each.chart is not None
     }
@@ -70,9 +73,9 @@ def live_page(
     """A function to tell events of a study to, which passes them on; its page follows them."""
     failures: list[str] = []
 
-    def write() -> None:
+    def write(stopped: bool = False) -> None:
         try:
-            write_live(study, out)
+            write_live(study, out, stopped=stopped)
         except Exception as error:  # a page that cannot be drawn now keeps nobody from training
             if not failures:
                 tell(Note(f"{out / PAGE}: cannot be written now: {first_line(error)}"))
@@ -87,8 +90,11 @@ def live_page(
     follower.start()
     try:
         yield told
-    finally:
+    except BaseException:
         follower.stop()
+        write(stopped=True)  # no browser shall wait for what does not come
+        raise
+    follower.stop()
 
 
 def _is_news(event: Event) -> bool:

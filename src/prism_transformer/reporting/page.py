@@ -86,6 +86,7 @@ def to_html(
         of=lambda section: "" if alone or section.view.swept else f": {section.view.name}",
         of_study=lambda study: "" if alone else f": {study.view.facts.name}",
         refresh=REFRESH,
+        refreshes=report.live and not report.stopped,
         tones=(BASELINE, *TONES, REST),
         latex=to_latex,
         paper=PAPER,
