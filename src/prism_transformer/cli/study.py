@@ -67,9 +67,9 @@ def run(study: StudyName, /, *overrides: Override, options: WorkHere = BY_ALL) -
 
     console, opened = make_console(), options.open(study, overrides)
     _print_plan(console, opened, options.crew)
-    opened = _tuned(console, opened, options)
     out = opened.folder / "report"
     say(console, f"page, while runs come in: {(out / PAGE).resolve().as_uri()}")
+    opened = _tuned(console, opened, options, out)
     with watched(console, opened) as tell, live_page(opened, out, tell) as told:
         result = run_study(opened, tell=told, **asdict(options.crew))
     print_comparison(console, result.comparison)
@@ -348,14 +348,16 @@ def _print_plan(console: Console, study: StudyFolder, crew: Crew) -> None:
         say(console, shares.reason)
 
 
-def _tuned(console: Console, study: StudyFolder, options: WorkHere) -> StudyFolder:
+def _tuned(console: Console, study: StudyFolder, options: WorkHere, out: Path) -> StudyFolder:
     """The study with the learning rate of each arm, found while one looks on."""
     from prism_transformer.cli.picture import watched
+    from prism_transformer.reporting.live import live_page
     from prism_transformer.study.api import tune_round
 
     while study.plan.untuned:
-        with watched(console, study.tuner) as tell:
-            study = tune_round(study, options.crew, tell=tell)
+        tuner = study.tuner
+        with watched(console, tuner) as tell, live_page(tuner, out, tell) as told:
+            study = tune_round(study, options.crew, tell=told)
         for name, rate in study.tuning.best.items() if study.tuning else ():
             say(console, f"{name}: best learning rate {rate:g}")
     return study
