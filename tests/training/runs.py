@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,8 @@ from prism_transformer.training.loop import steps
 from prism_transformer.training.run import METRICS_FILE, checkpoints, read_metrics
 
 Counters = Mapping[str, Mapping[str, int]]  # what the compiler counts, by topic
+
+PATIENCE = 300.0  # seconds that nothing in a test takes, however busy the machine is
 
 # What a clock or a machine decides.
 VARYING = {"seconds", "data_seconds", "tokens_per_second", "utilisation", "memory_bytes"}
@@ -130,18 +134,42 @@ def run_command(
     line: list[str],
     folder: Path,
     before: Callable[[], None] | None = None,
-    seconds: float = 180,
+    seconds: float = PATIENCE,
 ) -> subprocess.CompletedProcess[str]:
     process = start_command(line, folder, before)
     output, errors = process.communicate(timeout=seconds)
     return subprocess.CompletedProcess(line, process.returncode, output, errors)
 
 
-def wait_for_step(run: Path, step: int) -> None:
-    """Until a run has written that many lines of metrics."""
-    for _ in range(600):
-        file = run / METRICS_FILE
-        if file.exists() and file.read_bytes().count(b"\n") > step:
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"{run} did not get to step {step}")
+def wait_until(happened: Callable[[], bool], what: str) -> None:
+    """Look again and again, but not for ever."""
+    until = time.monotonic() + PATIENCE
+    while not happened():
+        if time.monotonic() > until:
+            raise AssertionError(f"not within {PATIENCE:.0f} s: {what}")
+        time.sleep(0.02)
+
+
+def steps_of(run: Path) -> int:
+    """Steps that a run has told of so far."""
+    file = run / METRICS_FILE
+    return file.read_bytes().count(b'"train"') if file.exists() else 0
+
+
+def wait_for_step(run: Path, step: int, process: subprocess.Popen[str]) -> None:
+    """Until a run has told of that many steps; whoever trains it must not end before."""
+
+    def there() -> bool:
+        assert process.poll() is None or steps_of(run) >= step, process.communicate()[1]
+        return steps_of(run) >= step
+
+    wait_until(there, f"step {step} of {run}")
+
+
+def kill_all(process: subprocess.Popen[str]) -> None:
+    """Kill a command and the processes it has begun, at once; one that has ended stays ended."""
+    with suppress(OSError):
+        listed = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+        for number in [process.pid, *map(int, listed.split())]:
+            os.kill(number, signal.SIGKILL)
+    process.communicate(timeout=PATIENCE)

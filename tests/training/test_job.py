@@ -27,6 +27,7 @@ from tests.conftest import small_config
 from tests.older import without_sums
 from tests.training.runs import (
     LONG,
+    PATIENCE,
     assert_same_end,
     command,
     finish,
@@ -168,7 +169,7 @@ def test_a_reader_that_leaves_does_not_stop_training(tmp_path: Path, data: Path)
     assert process.stdout is not None
     process.stdout.readline()
     process.stdout.close()
-    process.wait(timeout=60)
+    process.wait(timeout=PATIENCE)
     assert [folder.name for folder in checkpoints(tmp_path / "run")][-1] == "step-00000020"
 
 
@@ -177,7 +178,7 @@ def test_two_processes_cannot_write_one_run(tmp_path: Path, data: Path, long_who
     tiny(data)
     line = command("train", str(data / "tiny.toml"), *LONG, "--out", "run")
     process = start_command(line, tmp_path)
-    wait_for_step(tmp_path / "run", 5)
+    wait_for_step(tmp_path / "run", 5, process)
     process.send_signal(signal.SIGSTOP)
     try:
         again = run_command(command("resume", "run"), tmp_path)
@@ -185,7 +186,7 @@ def test_two_processes_cannot_write_one_run(tmp_path: Path, data: Path, long_who
         assert f"another process is writing there (process {process.pid} on " in again.stderr
     finally:
         process.send_signal(signal.SIGCONT)
-    process.communicate(timeout=120)
+    process.communicate(timeout=PATIENCE)
     assert process.returncode == 0
     assert_same_end(tmp_path / "run", long_whole)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable
 from errno import ENOENT
 from pathlib import Path
@@ -18,7 +17,15 @@ from prism_transformer.training.api import resume, train
 from prism_transformer.training.checkpoint import State, check_checkpoint, read_state
 from prism_transformer.training.run import checkpoints, read_metrics
 from prism_transformer.training.saving import Snapshot, save_whole
-from tests.training.runs import assert_same_end, finish, start_command, tiny, torchrun
+from tests.training.runs import (
+    PATIENCE,
+    assert_same_end,
+    finish,
+    start_command,
+    tiny,
+    torchrun,
+    wait_until,
+)
 
 
 def removed(run: Path) -> None:
@@ -76,10 +83,11 @@ def test_parts_of_a_sharded_run_are_saved_beside(tmp_path: Path, data: Path) -> 
     process = start_command(
         torchrun("train", str(data / "tiny.toml"), *ways, "--out", "run"), tmp_path
     )
-    while not checkpoints(tmp_path / "run") and process.poll() is None:
-        time.sleep(0.01)
+    wait_until(
+        lambda: bool(checkpoints(tmp_path / "run")) or process.poll() is not None, "a checkpoint"
+    )
     (tmp_path / "run").rename(tmp_path / "moved")
-    _, errors = process.communicate(timeout=120)
+    _, errors = process.communicate(timeout=PATIENCE)
     assert "all of the run is in run-saved now" in errors
     saved = checkpoints(tmp_path / "run-saved")
     assert len(list(saved[-1].glob("*-of-*"))) == 4

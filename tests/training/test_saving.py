@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 import threading
 import time
 from pathlib import Path
@@ -25,10 +23,13 @@ from tests.conftest import small_config
 from tests.training.runs import (
     assert_same_end,
     finish,
+    kill_all,
     run_command,
     start_command,
+    steps_of,
     tiny,
     torchrun,
+    wait_until,
 )
 
 
@@ -154,20 +155,17 @@ def test_killed_while_checkpoints_are_written(tmp_path: Path, data: Path, way: s
     draw, again = random.Random(way), torchrun("resume", "run")
     for _ in range(10):
         begun = (tmp_path / "run" / "recipe.toml").exists()
-        process = start_command(again if begun else [*first, "run"], tmp_path)
-        steps = _steps(tmp_path / "run")
-        while process.poll() is None and _steps(tmp_path / "run") < steps + 2:
-            time.sleep(0.02)
-        time.sleep(draw.uniform(0, 0.3))
-        listed = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        for number in [process.pid, *map(int, listed.read_text().split())]:
-            os.kill(number, signal.SIGKILL)
-        process.communicate()
+        _killed(again if begun else [*first, "run"], tmp_path, draw.uniform(0, 0.3))
     done = run_command(again, tmp_path)
     assert done.returncode == 0, done.stderr
     assert_same_end(tmp_path / "run", tmp_path / "whole")
 
 
-def _steps(run: Path) -> int:
-    file = run / "metrics.jsonl"
-    return file.read_bytes().count(b'"train"') if file.exists() else 0
+def _killed(line: list[str], folder: Path, pause: float) -> None:
+    """Begin a command and kill it a moment after its second step; one that ends before is done."""
+    process, goal = start_command(line, folder), steps_of(folder / "run") + 2
+    wait_until(
+        lambda: process.poll() is not None or steps_of(folder / "run") >= goal, f"step {goal}"
+    )
+    time.sleep(pause)
+    kill_all(process)

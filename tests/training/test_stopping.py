@@ -31,7 +31,7 @@ def test_asked_to_stop_it_finishes_the_step_saves_and_says_how_to_go_on(
     recipe = tiny(data, *LONG)
     line = command("train", str(data / "tiny.toml"), *LONG, "--out", "run")
     process = start_command(line, tmp_path)
-    wait_for_step(tmp_path / "run", 30)
+    wait_for_step(tmp_path / "run", 30, process)
     process.send_signal(number)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 128 + number
