@@ -17,7 +17,7 @@ CARDS = {
     "NVIDIA GeForce RTX 4090": {"MAJOR": 8, "MINOR": 9, "PROCESSORS": 128, "GB": 24, "SHARED": 99},
 }
 LIBRARIES = ("libc10_cuda.so", "libtorch_cuda.so", "libtorch_python.so")  # that ask the runtime
-KEPT = re.compile(r"GetError(String|Name)|Register")  # of the runtime's own, which need no GPU
+KEPT = re.compile(r"cudaGetError(String|Name)|Register")  # of the runtime's own, which need no GPU
 
 
 def package(name: str) -> Path:
@@ -33,6 +33,8 @@ def build(folder: Path) -> Path:
         symbols = ["nm", "-D", "--undefined-only", str(package("torch") / "lib" / each)]
         listed = subprocess.run(symbols, check=True, capture_output=True, text=True).stdout
         wanted |= set(re.findall(r" U (cuda[A-Z]\w*)@libcudart", listed))
+    nvidia = package("triton") / "backends" / "nvidia"
+    wanted |= set(re.findall(r"\b(cu[A-Z]\w+)\(", (nvidia / "driver.c").read_text("utf-8")))
     source = (HERE / "stub.c").read_text("utf-8")
     there = set(re.findall(r"^\w+ (cu\w+)\(", source, re.MULTILINE))
     names = sorted(name for name in wanted - there if not KEPT.search(name))
@@ -41,12 +43,7 @@ def build(folder: Path) -> Path:
     headers = next(package("nvidia").glob("cu*/include"))
     library = folder / "libcuda.so.1"
     line = ["cc", "-shared", "-fPIC", "-fno-builtin", "-Wl,-soname,libcuda.so.1", f"-I{headers}"]
-    line += [
-        "-idirafter",
-        str(package("triton") / "backends" / "nvidia" / "include"),
-        str(HERE / "stub.c"),
-        str(rest),
-    ]
+    line += ["-idirafter", str(nvidia / "include"), str(HERE / "stub.c"), str(rest)]
     subprocess.run([*line, "-o", str(library)], check=True)
     return library
 
@@ -59,6 +56,7 @@ def main() -> int:
             pretended = {f"PRETENDED_{key}": str(value) for key, value in facts.items()}
             environment = {
                 **os.environ, **pretended, "PRETENDED_NAME": card, "LD_PRELOAD": str(library),
+                "TRITON_LIBCUDA_PATH": str(library.parent),
             }  # fmt: skip
             print(card, flush=True)
             # One process for each: torch asks for a card's properties once.
