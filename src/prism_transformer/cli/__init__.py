@@ -62,9 +62,15 @@ def demo() -> int:
     return run("demo")
 
 
-def help_for(*command: str) -> None:
-    """Print what a command does and its options."""
-    app.help_print(command)
+def help_for(*command: str) -> int:
+    """Print what a command does and its options.
+
+    Parameters
+    ----------
+    command
+        Its name, as in train or study run; left out, all commands are listed.
+    """
+    return _run([*command, "--help"])
 
 
 # Every other command, by an example of its use, which begins with its name.

@@ -112,8 +112,8 @@ def _shown(work: Callable[[Tell], object]) -> int:
 def generate(
     source: str,
     /,
+    prompt: Annotated[str, Parameter(show_default=False)] = "",
     *,
-    prompt: str = "",
     tokens: Whole = 200,
     temperature: float = 0.8,
     top_k: Whole | None = None,
