@@ -13,8 +13,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from prism_transformer import generate
 from prism_transformer.core.errors import InputError
-from prism_transformer.hf.load import shipped_models
 from prism_transformer.training.generate import generate as generate_from_run
+from prism_transformer.training.naming import shipped_models
 
 ROOT = Path(__file__).parents[2]
 

@@ -67,9 +67,10 @@ def analyze(
     Parameters
     ----------
     sources
-        Runs, Hugging Face folders or hub names: one arm, a source for each seed.
+        Runs, Hugging Face folders, hub names or models that ship (nano, nano-uniform): one arm,
+        a model for each seed.
     compare
-        The other arm; the difference is this one minus the first.
+        The other arm; the difference is this arm minus the first.
     sequences
         How many windows of text to average over.
     batch
@@ -87,9 +88,15 @@ def analyze(
         Instead, write a page that looks into one text: every head, and its weights over the words.
         Ends in .html; one model, or two with --compare.
     """
+    from prism_transformer.training.naming import check_name
+
+    if not sources:
+        raise InputError("nothing to analyze; name a run or a Hugging Face model")
+    for name in (*sources, *(compare or ())):
+        check_name(name)  # before what takes seconds to import
     from prism_transformer.training.device import keep_memory
 
-    _check(sources, statistic, effective_rank)
+    _check(statistic, effective_rank)
     keep_memory()
     if view is not None:
         pair = _pair(sources, compare or (), figure)
@@ -182,12 +189,10 @@ def _view(
     say(console, f"wrote {written}")
 
 
-def _check(sources: tuple[str, ...], statistic: str, effective_rank: bool) -> None:
+def _check(statistic: str, effective_rank: bool) -> None:
     """Refuse what would only be found out after minutes of measuring."""
     from prism_transformer.analysis.observe import STATISTICS
 
-    if not sources:
-        raise InputError("nothing to analyze; name a run or a Hugging Face model")
     known = (*STATISTICS, *(["effective_rank"] if effective_rank else []))
     if statistic not in known:
         raise InputError(f"--statistic {statistic!r}: is not one of {', '.join(known)}")
@@ -215,7 +220,7 @@ def loss(
     Parameters
     ----------
     source
-        A run, a Hugging Face folder or a hub name.
+        A run, a Hugging Face folder, a hub name, or a model that ships (nano, nano-uniform).
     sequences
         How many windows of text; all of a run's validation slice when left out, else 64.
     batch
@@ -229,6 +234,9 @@ def loss(
     keep
         Write it down beside the model's other measurements, where a study looks for it.
     """
+    from prism_transformer.training.naming import check_name
+
+    check_name(source)  # before what takes seconds to import
     from prism_transformer.cli.progress import shown
     from prism_transformer.eval.text import text_loss
 
@@ -306,8 +314,10 @@ def evaluate(
         Run finished tasks again.
     """
     from prism_transformer.eval.tasks import choose_tasks
+    from prism_transformer.training.naming import check_name
 
     chosen = choose_tasks(tasks)  # a typing error is told before what takes seconds to import
+    check_name(source)
     from prism_transformer.cli.progress import shown
     from prism_transformer.eval import harness
 

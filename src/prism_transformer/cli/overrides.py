@@ -118,8 +118,10 @@ GIVEN: dict[str, dict[str, str]] = {
         **dict.fromkeys(("gpus", "n-gpus", "num-gpus", "nproc", "devices", "world-size"), _DEVICES),
         **dict.fromkeys(("data", "dataset", "corpus", "text", "input", "data-dir"), _DATA),
         **dict.fromkeys(("output", "output-dir", "save-dir", "run", "name"), "write --out {value}"),
-        **dict.fromkeys(("checkpoint", "init-from", "pretrained", "weights"), "write --from {value}"),
-        "seeds": "a run has one seed: --seed 1; `prism study run STUDY --seeds {value}` has several",
+        **dict.fromkeys(
+            ("checkpoint", "init-from", "pretrained", "weights"), "write --from {value}"
+        ),
+        "seeds": "a run has one seed, --seed 1; several: prism study run STUDY --seeds {value}",
         "dry-run": "`prism show RECIPE` prints what would be trained",
         "epochs": "write --steps N; `prism prepare` says how many tokens the text has",
     },

@@ -50,11 +50,12 @@ def train(
         Go on if the folder is a run already; begin if it is not.
     """
     from prism_transformer.recipes.files import load_recipe
+
+    recipe, changes = given(recipe, overrides, short)
+    resolved = load_recipe(recipe, changes)  # what is wrong is said before torch is imported
     from prism_transformer.training import api
     from prism_transformer.training.run import is_run
 
-    recipe, changes = given(recipe, overrides, short)
-    resolved = load_recipe(recipe, changes)
     folder = out or api.default_folder(Path(recipe).stem, resolved)
     if resume and is_run(folder):
         return _shown(
@@ -69,6 +70,9 @@ def train(
 
 
 def _weights(source: str) -> Start:
+    from prism_transformer.training.naming import check_name
+
+    check_name(source)
     from prism_transformer.hf.pretrained import pretrained  # takes seconds to import
 
     return pretrained(source)
@@ -146,8 +150,10 @@ def generate(
     from importlib import import_module
     from io import TextIOWrapper
 
+    from prism_transformer.training.naming import check_name
     from prism_transformer.training.run import is_run
 
+    check_name(source)
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal may not know every character
 

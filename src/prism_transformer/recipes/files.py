@@ -65,7 +65,9 @@ def find_recipe(source: str | Path, beside: Path | None = None) -> Path:
     shown = str(source) if len(str(source)) <= 80 else f"{str(source)[:77]}..."
     if len(shown) == len(str(source)) and path.is_dir():
         raise RecipeError(f"{source}: is a folder, not a recipe file; {remedy}")
-    raise RecipeError(f"{shown}: no such recipe file, and no packaged recipe of that name; {remedy}")
+    raise RecipeError(
+        f"{shown}: no such recipe file, and no packaged recipe of that name; {remedy}"
+    )
 
 
 def _is_file(path: Path) -> bool:

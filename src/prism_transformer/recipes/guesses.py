@@ -35,7 +35,9 @@ _HEADS += "in each of 8 layers"
 _KV = "key-value heads follow each layer's own count: write model.queries_per_kv=N, the queries "
 _KV += "that share one"
 _BATCH = "a batch is counted in tokens: write train.batch_tokens=N, N being {value} x model.seq_len"
-_STEPS = "write train.tokens=N, N being {value} x train.batch_tokens (`prism train --steps` does it)"
+_STEPS = (
+    "write train.tokens=N, N being {value} x train.batch_tokens (`prism train --steps` does it)"
+)
 _EPOCHS = "a run's length is its tokens: write train.tokens=N, N being {value} x the corpus' tokens"
 _WARMUP = "warmup is a share of all steps: write optim.warmup_fraction=F, F being {value} / steps"
 _TRACKER = "write 'run.trackers=[\"{value}\"]'"
