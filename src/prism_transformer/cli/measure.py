@@ -11,6 +11,7 @@ from cyclopts import Parameter
 
 from prism_transformer.cli.terminal import (
     Device,
+    Flag,
     Json,
     Whole,
     make_console,
@@ -40,7 +41,6 @@ Checkpoint = Annotated[
     str | None, Parameter(help="Of a run, such as step-100; the newest sound one when left out.")
 ]
 Several = Annotated[list[str], Parameter(consume_multiple=True)]
-Force = Annotated[bool, Parameter(negative=(), show_default=False)]
 Names = Annotated[tuple[str, ...], Parameter(consume_multiple=True, show_default=False)]
 
 
@@ -52,14 +52,14 @@ def analyze(
     length: Whole | None = None,
     text: Text = None,
     checkpoint: Checkpoint = None,
-    effective_rank: bool = False,
+    effective_rank: Flag = False,
     statistic: str = "distance",
     figure: Path | None = None,
     view: Path | None = None,
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """Where each head attends: the paper's attention distance, and what may explain it.
+    """Measure how far back each head attends (the paper's attention distance), and why.
 
     Exact, without a T x T matrix, for runs and for any Hugging Face causal LM. For several devices:
     torchrun --nproc-per-node 8 -m prism_transformer analyze SOURCE
@@ -208,12 +208,12 @@ def loss(
     text: Text = None,
     checkpoint: Checkpoint = None,
     rope_scaling: str | None = None,
-    extrapolate: bool = False,
-    keep: Force = False,
+    extrapolate: Flag = False,
+    keep: Flag = False,
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """Loss, perplexity and bits per byte on text, also by position in the context.
+    """Measure loss, perplexity and bits per byte on text, also by position in the context.
 
     For several devices: torchrun --nproc-per-node 8 -m prism_transformer loss SOURCE
 
@@ -283,10 +283,10 @@ def evaluate(
     batch: Whole = 16,
     dtype: Literal["float32", "bfloat16", "float16"] = "float32",
     device: Device = "auto",
-    force: Force = False,
+    force: Flag = False,
     as_json: Json = False,
 ) -> int:
-    """Score a model without examples, through lm_eval; exit code 1 when a task failed.
+    """Score a model zero-shot on benchmarks, through lm_eval; exit code 1 when a task failed.
 
     What is finished is not run again. For several GPUs, each with a share of the items:
     accelerate launch -m prism_transformer eval SOURCE

@@ -43,7 +43,7 @@ class Short:
     schedule
         Heads per layer, as in 3x2 12x10: model.schedule.
     seed
-        Of weights and data: train.seed.
+        Seed of weights and data order: train.seed.
     steps
         Length of the run: train.tokens for so many steps.
     lr

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from prism_transformer.cli.overrides import NOTHING, Short, given, joined
-from prism_transformer.cli.terminal import Device, Whole, make_console, speaks, whole
+from prism_transformer.cli.terminal import Device, Flag, Whole, make_console, speaks, whole
 
 LATER = "Stop after this step, saved; `prism resume` goes on from there."
 Until = Annotated[int | None, Parameter(converter=whole, help=LATER)]
@@ -27,11 +27,11 @@ def train(
     short: Short = NOTHING,
     start: From = None,
     out: Path | None = None,
-    resume: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
+    resume: Flag = False,
     until: Until = None,
     device: Device = "auto",
 ) -> int:
-    """Train a model; killed at any moment, `prism resume` goes on as if nothing had happened.
+    """Train a model; killed at any moment, `prism resume` continues to the same result.
 
     For several devices: torchrun --nproc-per-node 8 -m prism_transformer train RECIPE
 
@@ -79,7 +79,7 @@ def _weights(source: str) -> Start:
 
 
 def resume(run: Path, /, *overrides: str, until: Until = None, device: Device = "auto") -> int:
-    """Go on with a run from its newest sound checkpoint.
+    """Continue a run from its newest sound checkpoint, the newest whose files are whole.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ def generate(
     seed: Whole = 0,
     device: Device = "auto",
 ) -> None:
-    """Let a trained model write, word by word.
+    """Continue a prompt with a trained model, word by word.
 
     Parameters
     ----------
