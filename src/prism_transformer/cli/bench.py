@@ -223,7 +223,7 @@ def _report(
 
 
 def doctor(*, train: Flag = False, device: Device = "auto", as_json: Json = False) -> int:
-    """Check in a few minutes that this machine is right for training, and say what is not.
+    """Check in a few minutes that this machine is right for training, and say what to mend.
 
     Parameters
     ----------

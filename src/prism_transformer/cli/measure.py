@@ -38,7 +38,8 @@ Text = Annotated[
     ),
 ]
 Checkpoint = Annotated[
-    str | None, Parameter(help="Of a run, such as step-100; the newest sound one when left out.")
+    str | None,
+    Parameter(help="Checkpoint of a run, such as step-100; the newest sound one when left out."),
 ]
 Several = Annotated[list[str], Parameter(consume_multiple=True)]
 Names = Annotated[tuple[str, ...], Parameter(consume_multiple=True, show_default=False)]
@@ -59,9 +60,10 @@ def analyze(
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """Measure how far back each head attends (the paper's attention distance), and why.
+    """Measure how far back each head attends, and what may explain it.
 
-    Exact, without a T x T matrix, for runs and for any Hugging Face causal LM. For several devices:
+    The paper's attention distance, exact and without a T x T matrix, for runs and for any Hugging
+    Face causal LM. For several devices:
     torchrun --nproc-per-node 8 -m prism_transformer analyze SOURCE
 
     Parameters
@@ -78,7 +80,7 @@ def analyze(
     length
         Tokens a sequence; the model's context when left out.
     effective_rank
-        Also how many directions each head's outputs take.
+        Also measure how many directions each head's outputs take.
     statistic
         What the chart and the figure show: distance, sink, distance_without_sink, second_moment,
         excess, entropy or effective_rank.
@@ -136,13 +138,17 @@ def _show(
         named = [{"source": p.source, "text": p.text, **p.to_json()} for p in profiles]
         print_json({"statistic": statistic, "profiles": named, "rows": table.plain_rows()})
         return
+    if second:
+        arms = (", ".join(profile.source for profile in arm) for arm in (first, second))
+        say(make_console(), "first: {}; second: {}; difference: second less first".format(*arms))
     _print_profiles(profiles, table, figure)
 
 
 def _print_profiles(profiles: Sequence[Profile], table: Table, figure: Path | None) -> None:
     console, one = make_console(), profiles[0]
     print_table(console, table)
-    read = f"{one.n_sequences} sequences of {one.seq_len} tokens, last half of each; {one.text}"
+    many = "sequence" if one.n_sequences == 1 else "sequences"
+    read = f"{one.n_sequences} {many} of {one.seq_len} tokens, last half of each; {one.text}"
     written = (f"wrote {place}" for place in (*(p.file for p in profiles), figure) if place)
     for line in (read, *written):
         say(console, line)

@@ -32,7 +32,7 @@ Rate = Annotated[float, Parameter(help="Learning rate of the tuning, as a share 
 
 app = App(
     name="search",
-    help="Score many schedules with the weights of one run. `prism study search` trains them.",
+    help="Score many schedules with the weights of one run. To train arms: prism study search.",
     help_epilogue="Start here:  prism search one-shot runs/shared",
 )
 

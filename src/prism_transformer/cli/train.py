@@ -79,7 +79,7 @@ def _weights(source: str) -> Start:
 
 
 def resume(run: Path, /, *overrides: str, until: Until = None, device: Device = "auto") -> int:
-    """Continue a run from its newest sound checkpoint, the newest whose files are whole.
+    """Continue a run from its newest sound checkpoint: one whose files are all intact.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ def generate(
     top_p
         Draw from the likeliest tokens that have this probability together.
     seed
-        Another seed, another text.
+        Seed of the random draws; another seed gives another text.
     """
     import sys
     from functools import partial
