@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -233,3 +234,18 @@ def test_a_missing_extra_is_named(
     done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert f"this needs {package}: pip install 'prism-transformer[{extra}]'" in done.stderr
+
+
+@pytest.mark.skipif(not shutil.which("bash"), reason="completes in bash")
+def test_completion_for_bash(prism: Prism, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))  # whose start-up file it adds a line to
+    done = prism("--install-completion", "--shell", "bash")
+    assert done.returncode == 0, done.stderr
+    asked = (
+        ". ~/.bashrc; COMP_WORDS=(prism train --se); COMP_CWORD=2\n"
+        "$(complete -p prism | sed 's/.*-F \\([^ ]*\\).*/\\1/') prism --se train\n"
+        'echo "${COMPREPLY[@]}"'
+    )
+    shell = ["bash", "--norc", "-c", asked]
+    completed = subprocess.run(shell, capture_output=True, text=True, check=True)
+    assert completed.stdout.split() == ["--seed"]

@@ -48,7 +48,9 @@ app = App(
     default_parameter=Parameter(negative_iterable=()),
     console=make_console(),
 )
-app.register_install_completion_command()
+app.register_install_completion_command(
+    help="Install completion for bash, zsh or fish; adds a line to the shell's start-up file."
+)
 app.command(schedule_app)
 app.command(bench_app)
 app.command(study_app)
