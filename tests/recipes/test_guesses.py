@@ -31,7 +31,7 @@ def test_no_name_is_that_of_a_key() -> None:
         ("heads", "4"),
         ("learning_rate", "1e-3"),
         ("context", "64"),
-        ("warmup", "0.1"),
+        ("warmup_ratio", "0.1"),
         ("bf16", "VALUE"),
         ("wandb", "VALUE"),
         ("no_compile", "VALUE"),

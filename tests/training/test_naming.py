@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from prism_transformer.core.errors import InputError
-from prism_transformer.training.naming import check_name, looks_local, nearest, shipped_models
+from prism_transformer.training.naming import (
+    check_name,
+    check_source,
+    looks_local,
+    nearest,
+    shipped_models,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +58,15 @@ def test_a_folder_here_is_near_but_never_in_the_way_of_the_hub(here: Path) -> No
     (here / "nanoo").mkdir()
     check_name("nanoo")
     assert shipped_models().keys() == {"nano", "nano-uniform"}
+
+
+def test_a_source_may_also_be_a_recipe() -> None:
+    for name in ("nano", "runs/first", "prism-nano"):
+        check_source(name)
+    with pytest.raises(InputError, match=r"did you mean nano\?"):
+        check_source("nanoo")
+    with pytest.raises(InputError, match="no such recipe file"):
+        check_source("nowhere")
 
 
 def test_a_mistyped_model_is_told_before_torch_is_imported() -> None:

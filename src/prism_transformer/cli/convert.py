@@ -53,6 +53,9 @@ def export(
         raise InputError("--gguf, --code and --as llama exclude each other")
     if type_ is not None and not gguf:
         raise InputError("--type is of a GGUF file: add --gguf")
+    from prism_transformer.training.naming import check_source
+
+    check_source(source)  # before what takes seconds to import
     if gguf:
         _export_gguf(source, out, type_ or "f32", tokenizer, seed)
         return

@@ -152,7 +152,8 @@ def explained(error: CycloptsError, arguments: Sequence[str]) -> str:
     said = " ".join(str(error).split())
     command = " ".join(error.command_chain or ())
     if isinstance(error, UnknownOptionError):
-        return _option(error, arguments) or said
+        near = "Did you mean" in said
+        return _option(error, arguments) or (said if near else f"{said} See prism {command} --help")
     if isinstance(error, UnusedCliTokensError):
         left = " ".join(error.unused_tokens or ())
         return (
@@ -189,6 +190,11 @@ def _command(arguments: Sequence[str]) -> str | None:
         return "Write prism --version"
     if first == "schedule" and (second in presets() or PIECE.fullmatch(second)):
         return f"Write prism schedule show {' '.join(arguments[1:])}"
+    if first == "bench":
+        from prism_transformer.recipes.files import packaged_recipes
+
+        if second in packaged_recipes():
+            return f"Write prism bench schedules {second}"
     if first == "study":
         from prism_transformer.study.spec import packaged_studies
 

@@ -29,7 +29,10 @@ ASCII = str.maketrans({MINUS: "-", DASH: "-", PLUS_MINUS: "+-"})  # where a term
 
 def whole(_type: type, tokens: Sequence[Token]) -> int:
     """Read a whole number as written; cyclopts' own reader would round 768.7."""
-    return int(tokens[0].value)
+    try:
+        return int(tokens[0].value)
+    except ValueError:
+        raise ValueError(f"{tokens[0].value!r} is not a whole number") from None
 
 
 Json = Annotated[

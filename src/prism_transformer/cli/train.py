@@ -52,7 +52,12 @@ def train(
     from prism_transformer.recipes.files import load_recipe
 
     recipe, changes = given(recipe, overrides, short)
-    resolved = load_recipe(recipe, changes)  # what is wrong is said before torch is imported
+    resolved = load_recipe(recipe, changes)
+    if start is not None:
+        from prism_transformer.training.naming import check_name
+
+        check_name(start)
+    # What is wrong was said before torch is imported.
     from prism_transformer.training import api
     from prism_transformer.training.run import is_run
 
@@ -70,9 +75,6 @@ def train(
 
 
 def _weights(source: str) -> Start:
-    from prism_transformer.training.naming import check_name
-
-    check_name(source)
     from prism_transformer.hf.pretrained import pretrained  # takes seconds to import
 
     return pretrained(source)
@@ -163,5 +165,5 @@ def generate(
         source, prompt, tokens=tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed,
         device=device, stream=partial(print, end="", flush=True),
     )  # fmt: skip
-    rate = made.n_tokens / made.seconds
+    rate = made.n_tokens / max(made.seconds, 1e-9)
     print(f"\n{made.n_tokens} tokens, {rate:,.0f} tokens/s", file=sys.stderr)

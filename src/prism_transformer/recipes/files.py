@@ -23,6 +23,7 @@ from prism_transformer.recipes.guesses import guessed, hint
 from prism_transformer.schedules import paper
 
 PACKAGED = Path(__file__).parent
+RUN_RECIPE = "recipe.toml"  # in the folder of a run
 STUDIES = "studies"  # its folder of study files, which are no recipes
 
 # What may differ from the paper's recipe without changing what is learnt, schedules apart.
@@ -63,6 +64,11 @@ def find_recipe(source: str | Path, beside: Path | None = None) -> Path:
     known = " or ".join(filter(None, (", ".join(map(repr, close[:-1])), *map(repr, close[-1:]))))
     remedy = f"did you mean {known}?" if close else "`prism recipes` lists those that ship"
     shown = str(source) if len(str(source)) <= 80 else f"{str(source)[:77]}..."
+    if len(shown) == len(str(source)) and (path / RUN_RECIPE).is_file():
+        raise RecipeError(
+            f"{source}: is a run already: prism resume {source} continues it, and "
+            f"{path / RUN_RECIPE} is its recipe"
+        )
     if len(shown) == len(str(source)) and path.is_dir():
         raise RecipeError(f"{source}: is a folder, not a recipe file; {remedy}")
     raise RecipeError(

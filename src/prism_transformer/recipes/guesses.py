@@ -11,7 +11,7 @@ from difflib import get_close_matches
 KEYS = {
     "learning_rate": "optim.lr", "max_lr": "optim.lr", "rate": "optim.lr",
     "scheduler": "optim.lr_schedule", "lr_scheduler": "optim.lr_schedule",
-    "warmup": "optim.warmup_fraction", "warmup_ratio": "optim.warmup_fraction",
+    "warmup_ratio": "optim.warmup_fraction",
     "wd": "optim.weight_decay", "clip": "optim.grad_clip", "clip_grad": "optim.grad_clip",
     "max_grad_norm": "optim.grad_clip", "gradient_clip": "optim.grad_clip",
     "dim": "model.d_model", "width": "model.d_model", "hidden_size": "model.d_model",
@@ -53,7 +53,7 @@ SAID = {
     **dict.fromkeys(("batch", "batch_size"), _BATCH),
     **dict.fromkeys(("steps", "max_steps", "n_steps", "num_steps", "iters", "max_iters"), _STEPS),
     **dict.fromkeys(("epochs", "epoch", "n_epochs", "num_train_epochs"), _EPOCHS),
-    **dict.fromkeys(("warmup_steps", "warmup_iters"), _WARMUP),
+    **dict.fromkeys(("warmup", "warmup_steps", "warmup_iters"), _WARMUP),
     **dict.fromkeys(("tracker", "report_to", "logger"), _TRACKER),
     **dict.fromkeys(("optimizer", "optim", "opt"), _NO_OPTIMIZER),
     **{name: _TRACKER.format(value=name) for name in ("wandb", "tensorboard", "trackio")},

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from prism_transformer.core.errors import InputError
-from prism_transformer.recipes.files import packaged_recipes
+from prism_transformer.recipes.files import find_recipe, packaged_recipes
 
 SHIPPED = Path(__file__).parents[1] / "hf" / "shipped"
 HOMES = ("runs", "studies")  # where runs are made when nobody says where
@@ -38,6 +38,15 @@ def check_name(name: str) -> None:
         )
     if looks_local(name) or get_close_matches(name, ship, n=1, cutoff=NEAR):
         raise InputError(no_such(name))
+
+
+def check_source(name: str) -> None:
+    """The same for what may also be a recipe, whose initial weights are meant."""
+    if Path(name).is_dir() or name in shipped_models():
+        return
+    if get_close_matches(name, shipped_models(), n=1, cutoff=NEAR):
+        raise InputError(no_such(name))
+    find_recipe(name)
 
 
 def looks_local(name: str) -> bool:
