@@ -57,6 +57,9 @@ def test_a_folder_here_is_near_but_never_in_the_way_of_the_hub(here: Path) -> No
     check_name("bert-base-uncased")
     (here / "nanoo").mkdir()
     check_name("nanoo")
+    (here / "nano").touch()
+    with pytest.raises(InputError, match="nano: is a file"):
+        check_name("nano")
     assert shipped_models().keys() == {"nano", "nano-uniform"}
 
 

@@ -27,7 +27,7 @@ def check_name(name: str) -> None:
     What passes is a folder, a model that ships, or a name that the hub might know.
     """
     path, ship = Path(name), shipped_models()
-    if path.is_dir() or name in ship:
+    if path.is_dir() or (name in ship and not path.exists()):
         return
     if path.is_file():
         raise InputError(f"{name}: is a file; a model is a run or a Hugging Face folder")
