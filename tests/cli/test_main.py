@@ -3,62 +3,55 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cyclopts import App
 
+from prism_transformer.cli import app
+from prism_transformer.cli.terminal import make_console
 from tests.conftest import Prism
 
-COMMANDS = [
-    (),
-    ("schedule",),
-    ("schedule", "show"),
-    ("schedule", "check"),
-    ("schedule", "design"),
-    ("schedule", "list"),
-    ("show",),
-    ("recipes",),
-    ("prepare",),
-    ("train",),
-    ("resume",),
-    ("generate",),
-    ("analyze",),
-    ("loss",),
-    ("eval",),
-    ("compare",),
-    ("report",),
-    ("doctor",),
-    ("bench",),
-    ("bench", "train"),
-    ("bench", "data"),
-    ("bench", "decode"),
-    ("bench", "attention"),
-    ("bench", "schedules"),
-    ("export",),
-    ("import",),
-    ("demo",),
-    ("runs",),
-    ("help",),
-    ("neutrality",),
-    ("study",),
-    ("study", "run"),
-    ("study", "work"),
-    ("study", "plan"),
-    ("study", "status"),
-    ("study", "collect"),
-    ("study", "compare"),
-    ("study", "search"),
-    ("study", "list"),
-]
+
+def every_command(place: App, *before: str) -> Iterator[tuple[str, ...]]:
+    """The words of each command, to any depth."""
+    yield before
+    for name in place:
+        if not name.startswith("-"):
+            yield from every_command(place[name], *before, name)
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_every_help_has_an_example(prism: Prism, command: tuple[str, ...]) -> None:
-    result = prism(*command, "--help")
-    assert result.returncode == 0
-    assert "prism " in result.stdout.splitlines()[-1]
+def help_of(command: tuple[str, ...], width: int, capsys: pytest.CaptureFixture[str]) -> str:
+    console = make_console()
+    console.width = width
+    app.help_print(command, console=console)
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", list(every_command(app)), ids=" ".join)
+def test_every_help_fits_a_terminal_and_ends_with_an_example(
+    capsys: pytest.CaptureFixture[str], command: tuple[str, ...]
+) -> None:
+    said = help_of(command, 80, capsys)
+    assert max(map(len, said.splitlines())) <= 80
+    assert "prism " in said.rpartition("\n\n")[2]
+    for machinery in ("--empty", "[default: ()]", '[default: ""]', "[default: False]", "`"):
+        assert machinery not in said
+    no = set(re.findall(r"--no-[a-z-]+", said))
+    assert no <= {"--no-gigatoken"}, no  # of what is on when left out
+    assert not re.search(r"^\u2502 (\* )? {0,3}(--\S+|[A-Z]+) *\u2502$", said, re.MULTILINE)
+
+
+def test_lines_of_help_are_those_of_the_terminal_not_of_the_source(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    said = help_of(("report",), 200, capsys)
+    assert "its claims, each with a verdict by rule; and the paper against its own numbers." in said
 
 
 def test_help_does_not_import_what_is_heavy() -> None:
@@ -241,3 +234,18 @@ def test_a_missing_extra_is_named(
     done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert f"this needs {package}: pip install 'prism-transformer[{extra}]'" in done.stderr
+
+
+@pytest.mark.skipif(not shutil.which("bash"), reason="completes in bash")
+def test_completion_for_bash(prism: Prism, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))  # whose start-up file it adds a line to
+    done = prism("--install-completion", "--shell", "bash")
+    assert done.returncode == 0, done.stderr
+    asked = (
+        ". ~/.bashrc; COMP_WORDS=(prism train --se); COMP_CWORD=2\n"
+        "$(complete -p prism | sed 's/.*-F \\([^ ]*\\).*/\\1/') prism --se train\n"
+        'echo "${COMPREPLY[@]}"'
+    )
+    shell = ["bash", "--norc", "-c", asked]
+    completed = subprocess.run(shell, capture_output=True, text=True, check=True)
+    assert completed.stdout.split() == ["--seed"]

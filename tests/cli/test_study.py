@@ -43,7 +43,7 @@ def test_a_study_from_the_plan_to_the_sentence(
 
     again = prism_inside("study", "run", file, *ALONE)
     assert "4 done" in again.stdout
-    assert "training takes about 0 s" in again.stdout
+    assert "training about 0 s" in again.stdout
     assert "step 20" not in again.stdout
 
     rows = json.loads(prism_inside("study", "status", file, "--json").stdout)

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from prism_transformer.cli.terminal import (
     duration,
+    estimate,
     print_rows,
     print_staircase,
     print_table,
@@ -94,3 +95,21 @@ def test_whole_numbers_are_read_as_written(prism_inside: Prism, number: str) -> 
     done = prism_inside("schedule", "check", "small", "--d-model", number)
     assert done.returncode != 0
     assert number in done.stdout + done.stderr
+
+
+def test_an_estimate_is_never_nothing() -> None:
+    assert [estimate(each) for each in (0, 0.09, 1, 7200)] == ["0 s", "under 1 s", "1 s", "2.0 h"]
+
+
+def test_names_and_numbers_stay_on_one_line_where_words_can_give_way() -> None:
+    row = {"name": "baseline-medium", "about": "many words " * 9, "tokens": 20_971_520_000}
+    console = printed(60)
+    print_table(console, table_of("rows", [row]))
+    first = text_of(console).splitlines()[1]
+    assert first.startswith("baseline-medium  many words ")
+    assert first.endswith("  20,971,520,000")
+    narrow = printed(30)  # all must give way, and nothing is lost
+    print_table(narrow, table_of("rows", [row]))
+    lines = text_of(narrow).splitlines()[1:]
+    assert "".join(line[:4].strip() for line in lines)
+    assert "".join("".join(lines).split()).count("words") >= 1

@@ -120,6 +120,10 @@ def test_a_parquet_file_without_the_column_is_named(tmp_path: Path) -> None:
 def test_a_glob_that_matches_nothing_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"matches no file and no folder$"):
         open_corpus(str(tmp_path / "*.jsonl"))
+    (tmp_path / "texts").mkdir()
+    with pytest.raises(InputError, match=r"no folder; did you mean \S*/texts\?$"):
+        open_corpus(str(tmp_path / "textss"))
+    (tmp_path / "texts").rmdir()
     (tmp_path / "notes.md").touch()
     with pytest.raises(InputError, match=r"has no .*\.parquet file; it has 1 \.md$"):
         open_corpus(str(tmp_path))

@@ -23,9 +23,10 @@ from prism_transformer.hf.export import (
     write_hf,
 )
 from prism_transformer.hf.importing import to_native
-from prism_transformer.hf.load import named_model, shipped_models
+from prism_transformer.hf.load import named_model
 from prism_transformer.model import PrismLM
 from prism_transformer.models.weights import fingerprint, load_model, save_model
+from prism_transformer.training.naming import shipped_models
 from prism_transformer.training.run import Run, checkpoints
 from tests.conftest import small_config
 from tests.hf.models import RAGGED, prism, tokens

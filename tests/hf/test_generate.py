@@ -13,8 +13,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from prism_transformer import generate
 from prism_transformer.core.errors import InputError
-from prism_transformer.hf.load import shipped_models
 from prism_transformer.training.generate import generate as generate_from_run
+from prism_transformer.training.naming import shipped_models
 
 ROOT = Path(__file__).parents[2]
 
@@ -43,6 +43,8 @@ def test_seeds_tell_texts_apart_and_both_models_are_there() -> None:
 
     assert text("nano", 1) == text("nano", 1)
     assert len({text("nano", 1), text("nano", 2), text("nano-uniform", 1)}) == 3
+    nothing = generate("nano", "The", tokens=0)
+    assert (nothing.text, nothing.n_tokens) == ("The", 0)  # as for runs
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from functools import partial
 from pathlib import Path
+from threading import Event
 
 import pytest
 from safetensors.torch import load_file, save_file
@@ -14,18 +15,17 @@ from prism_transformer.core.disk import file_sha256
 from prism_transformer.core.errors import InputError
 from prism_transformer.hf import PrismForCausalLM, load
 from prism_transformer.hf.load import (
-    SHIPPED,
     model_sums,
     named_model,
     named_models,
     quiet,
     read_any,
     read_model,
-    shipped_models,
 )
 from prism_transformer.hf.pretrained import pretrained
 from prism_transformer.recipe import differences
 from prism_transformer.recipes.files import load_recipe
+from prism_transformer.training.naming import SHIPPED, shipped_models
 from prism_transformer.training.run import Run, checkpoints
 from tests.hf.models import RAGGED, byte_level_tokenizer, prism
 
@@ -102,6 +102,11 @@ def test_a_hub_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(load, "get_session", refuse)
     assert not load.hub_answers()
+    done = Event()
+    monkeypatch.setattr(load, "get_session", done.wait)  # as where no name server answers
+    monkeypatch.setattr(load, "HUB_SECONDS", 0.01)
+    assert not load.hub_answers()
+    done.set()
 
 
 def stated_hashes() -> dict[str, str]:
@@ -152,12 +157,12 @@ def test_a_mistyped_path_is_called_that(
         return False
 
     monkeypatch.setattr(load, "hub_answers", ask)
-    for name in ("./nowhere", "runs/frist", "/no/where", "no/such/folder", "nowhere/"):
+    for name in ("./nowhere", "runs/frist", "/no/where", "no/such/folder", "nowhere/", "nanoo"):
         with pytest.raises(InputError, match="there is no such run or Hugging Face folder"):
             named_model(name)
     assert not asked
     for name in ("nowhere", "run/first"):
-        with pytest.raises(InputError, match=r"folder.*, and the hub cannot be reached$"):
+        with pytest.raises(InputError, match=r"folder.*; and the hub cannot be reached$"):
             named_model(name)
     with pytest.raises(InputError, match=r"did you mean runs/first\?"):
         named_model("run/first")

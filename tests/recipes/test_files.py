@@ -20,6 +20,7 @@ from prism_transformer.recipes.files import (
     recipe_toml,
 )
 from prism_transformer.schedules import paper
+from prism_transformer.training.run import RECIPE_FILE
 
 
 @pytest.mark.parametrize("name", packaged_recipes())
@@ -95,7 +96,8 @@ def test_base_is_found_beside_the_file_before_the_package(tmp_path: Path) -> Non
         ("optim.lr=" + "9" * 5000, "optim.lr"),
         ("optim.lr=1\nfoo=2", "write section.key=value"),
         ("model.d_model=[[[[", "model.d_model = '[[[['"),
-        ("lr=1", "write section.key=value"),
+        ("lr=1", "cannot read override 'lr=1'; write optim.lr=1"),
+        ("qqq=1", "write section.key=value"),
         ("optim.lr", "write section.key=value"),
         ("", "write section.key=value"),
     ],
@@ -183,6 +185,15 @@ def test_copying_out_never_overwrites(tmp_path: Path) -> None:
         copy_recipe("prism-small", target / "inside-a-file.toml")
     with pytest.raises(RecipeError, match="did you mean"):
         copy_recipe("prism-smal", target)
+
+
+def test_a_run_in_place_of_a_recipe_is_called_that(tmp_path: Path) -> None:
+    (tmp_path / "first").mkdir()
+    with pytest.raises(RecipeError, match="is a folder, not a recipe file"):
+        load_recipe(tmp_path / "first")
+    (tmp_path / "first" / RECIPE_FILE).write_text(recipe_toml(load_recipe("prism-nano")), "utf-8")
+    with pytest.raises(RecipeError, match=r"is a run already: prism resume .*first continues it"):
+        load_recipe(tmp_path / "first")
 
 
 @pytest.mark.parametrize("scale", paper.SCALES)

@@ -33,6 +33,7 @@ from prism_transformer.cli.search import app as search_app
 from prism_transformer.cli.search import reslice
 from prism_transformer.cli.slurm import submit
 from prism_transformer.cli.study import app as study_app
+from prism_transformer.cli.terminal import make_console
 from prism_transformer.cli.train import generate, resume, train
 from prism_transformer.core.characters import KEPT, visible
 from prism_transformer.core.errors import InputError, sentence
@@ -42,11 +43,14 @@ app = App(
     name="prism",
     help="Progressive head schedules for Transformers: design, build, compare.",
     version=__version__,
-    help_format="plaintext",
+    help_format="markdown",
     help_epilogue="Start here:  prism demo",
     default_parameter=Parameter(negative_iterable=()),
+    console=make_console(),
 )
-app.register_install_completion_command()
+app.register_install_completion_command(
+    help="Install completion for bash, zsh or fish; adds a line to the shell's start-up file."
+)
 app.command(schedule_app)
 app.command(bench_app)
 app.command(study_app)
@@ -56,15 +60,21 @@ study_app.command(submit, help_epilogue=f"Example:  prism study {submitted}")
 
 
 def demo() -> int:
-    """Run the study that shows everything at work, in a few minutes: prism study run demo."""
+    """Train and compare three very small models, in a few minutes: prism study run demo."""
     from prism_transformer.cli.study import run
 
     return run("demo")
 
 
-def help_for(*command: str) -> None:
-    """Print what a command does and its options."""
-    app.help_print(command)
+def help_for(*command: str) -> int:
+    """Print what a command does and its options.
+
+    Parameters
+    ----------
+    command
+        Its name, as in train or study run; left out, all commands are listed.
+    """
+    return _run([*command, "--help"])
 
 
 # Every other command, by an example of its use, which begins with its name.

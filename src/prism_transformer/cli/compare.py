@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def compare(*runs: Path, baseline: str | None = None, as_json: Json = False) -> None:
-    """Hold runs against each other as a study would: seed by seed, and only if that is fair.
+    """Compare runs seed by seed, as a study does; refused where that would be unfair.
 
     Runs of one schedule and otherwise one recipe are an arm. Arms of one seed must have started
     from the same weights and seen the same data in the same order.

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from prism_transformer.cli.overrides import Schedule, schedule_text
-from prism_transformer.cli.terminal import make_console, say
+from prism_transformer.cli.terminal import Flag, make_console, say
 from prism_transformer.core.errors import InputError
 
 
@@ -18,8 +18,8 @@ def export(
     /,
     *,
     as_: Annotated[Literal["prism", "llama"], Parameter(name="--as")] = "prism",
-    code: Annotated[bool, Parameter(negative="")] = False,
-    gguf: Annotated[bool, Parameter(negative="")] = False,
+    code: Flag = False,
+    gguf: Flag = False,
     type_: Annotated[Literal["f32", "f16", "q8_0"] | None, Parameter(name="--type")] = None,
     tokenizer: str | None = None,
     seed: int | None = None,
@@ -53,6 +53,9 @@ def export(
         raise InputError("--gguf, --code and --as llama exclude each other")
     if type_ is not None and not gguf:
         raise InputError("--type is of a GGUF file: add --gguf")
+    from prism_transformer.training.naming import check_source
+
+    check_source(source)  # before what takes seconds to import
     if gguf:
         _export_gguf(source, out, type_ or "f32", tokenizer, seed)
         return
@@ -91,7 +94,7 @@ def _export_gguf(
 def import_model(
     source: str, out: Path, /, *, schedule: Schedule = None, text: Path | None = None
 ) -> None:
-    """Read a Hugging Face model: a Prism model becomes native, a Llama becomes Prism.
+    """Convert a Hugging Face model: a Prism model becomes native, a Llama becomes Prism.
 
     A Llama is written as a Hugging Face folder under the schedule you choose. Where a layer's head
     count changes, its function changes: the result is a start for further training, no more.

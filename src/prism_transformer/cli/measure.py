@@ -11,6 +11,7 @@ from cyclopts import Parameter
 
 from prism_transformer.cli.terminal import (
     Device,
+    Flag,
     Json,
     Whole,
     make_console,
@@ -37,10 +38,10 @@ Text = Annotated[
     ),
 ]
 Checkpoint = Annotated[
-    str | None, Parameter(help="Of a run, such as step-100; the newest sound one when left out.")
+    str | None,
+    Parameter(help="Checkpoint of a run, such as step-100; the newest sound one when left out."),
 ]
 Several = Annotated[list[str], Parameter(consume_multiple=True)]
-Force = Annotated[bool, Parameter(negative=(), show_default=False)]
 Names = Annotated[tuple[str, ...], Parameter(consume_multiple=True, show_default=False)]
 
 
@@ -52,24 +53,26 @@ def analyze(
     length: Whole | None = None,
     text: Text = None,
     checkpoint: Checkpoint = None,
-    effective_rank: bool = False,
+    effective_rank: Flag = False,
     statistic: str = "distance",
     figure: Path | None = None,
     view: Path | None = None,
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """Where each head attends: the paper's attention distance, and what may explain it.
+    """Measure how far back each head attends, and what may explain it.
 
-    Exact, without a T x T matrix, for runs and for any Hugging Face causal LM. For several devices:
+    The paper's attention distance, exact and without a T x T matrix, for runs and for any Hugging
+    Face causal LM. For several devices:
     torchrun --nproc-per-node 8 -m prism_transformer analyze SOURCE
 
     Parameters
     ----------
     sources
-        Runs, Hugging Face folders or hub names: one arm, a source for each seed.
+        Runs, Hugging Face folders, hub names or models that ship (nano, nano-uniform): one arm,
+        a model for each seed.
     compare
-        The other arm; the difference is this one minus the first.
+        The other arm; the difference is this arm minus the first.
     sequences
         How many windows of text to average over.
     batch
@@ -77,7 +80,7 @@ def analyze(
     length
         Tokens a sequence; the model's context when left out.
     effective_rank
-        Also how many directions each head's outputs take.
+        Also measure how many directions each head's outputs take.
     statistic
         What the chart and the figure show: distance, sink, distance_without_sink, second_moment,
         excess, entropy or effective_rank.
@@ -87,9 +90,15 @@ def analyze(
         Instead, write a page that looks into one text: every head, and its weights over the words.
         Ends in .html; one model, or two with --compare.
     """
+    from prism_transformer.training.naming import check_name
+
+    if not sources:
+        raise InputError("nothing to analyze; name a run or a Hugging Face model")
+    for name in (*sources, *(compare or ())):
+        check_name(name)  # before what takes seconds to import
     from prism_transformer.training.device import keep_memory
 
-    _check(sources, statistic, effective_rank)
+    _check(statistic, effective_rank)
     keep_memory()
     if view is not None:
         pair = _pair(sources, compare or (), figure)
@@ -129,13 +138,17 @@ def _show(
         named = [{"source": p.source, "text": p.text, **p.to_json()} for p in profiles]
         print_json({"statistic": statistic, "profiles": named, "rows": table.plain_rows()})
         return
+    if second:
+        arms = (", ".join(profile.source for profile in arm) for arm in (first, second))
+        say(make_console(), "first: {}; second: {}; difference: second less first".format(*arms))
     _print_profiles(profiles, table, figure)
 
 
 def _print_profiles(profiles: Sequence[Profile], table: Table, figure: Path | None) -> None:
     console, one = make_console(), profiles[0]
     print_table(console, table)
-    read = f"{one.n_sequences} sequences of {one.seq_len} tokens, last half of each; {one.text}"
+    many = "sequence" if one.n_sequences == 1 else "sequences"
+    read = f"{one.n_sequences} {many} of {one.seq_len} tokens, last half of each; {one.text}"
     written = (f"wrote {place}" for place in (*(p.file for p in profiles), figure) if place)
     for line in (read, *written):
         say(console, line)
@@ -182,12 +195,10 @@ def _view(
     say(console, f"wrote {written}")
 
 
-def _check(sources: tuple[str, ...], statistic: str, effective_rank: bool) -> None:
+def _check(statistic: str, effective_rank: bool) -> None:
     """Refuse what would only be found out after minutes of measuring."""
     from prism_transformer.analysis.observe import STATISTICS
 
-    if not sources:
-        raise InputError("nothing to analyze; name a run or a Hugging Face model")
     known = (*STATISTICS, *(["effective_rank"] if effective_rank else []))
     if statistic not in known:
         raise InputError(f"--statistic {statistic!r}: is not one of {', '.join(known)}")
@@ -203,19 +214,19 @@ def loss(
     text: Text = None,
     checkpoint: Checkpoint = None,
     rope_scaling: str | None = None,
-    extrapolate: bool = False,
-    keep: Force = False,
+    extrapolate: Flag = False,
+    keep: Flag = False,
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """Loss, perplexity and bits per byte on text, also by position in the context.
+    """Measure loss, perplexity and bits per byte on text, also by position in the context.
 
     For several devices: torchrun --nproc-per-node 8 -m prism_transformer loss SOURCE
 
     Parameters
     ----------
     source
-        A run, a Hugging Face folder or a hub name.
+        A run, a Hugging Face folder, a hub name, or a model that ships (nano, nano-uniform).
     sequences
         How many windows of text; all of a run's validation slice when left out, else 64.
     batch
@@ -229,6 +240,9 @@ def loss(
     keep
         Write it down beside the model's other measurements, where a study looks for it.
     """
+    from prism_transformer.training.naming import check_name
+
+    check_name(source)  # before what takes seconds to import
     from prism_transformer.cli.progress import shown
     from prism_transformer.eval.text import text_loss
 
@@ -275,10 +289,10 @@ def evaluate(
     batch: Whole = 16,
     dtype: Literal["float32", "bfloat16", "float16"] = "float32",
     device: Device = "auto",
-    force: Force = False,
+    force: Flag = False,
     as_json: Json = False,
 ) -> int:
-    """Score a model without examples, through lm_eval; exit code 1 when a task failed.
+    """Score a model zero-shot on benchmarks, through lm_eval; exit code 1 when a task failed.
 
     What is finished is not run again. For several GPUs, each with a share of the items:
     accelerate launch -m prism_transformer eval SOURCE
@@ -306,8 +320,10 @@ def evaluate(
         Run finished tasks again.
     """
     from prism_transformer.eval.tasks import choose_tasks
+    from prism_transformer.training.naming import check_name
 
     chosen = choose_tasks(tasks)  # a typing error is told before what takes seconds to import
+    check_name(source)
     from prism_transformer.cli.progress import shown
     from prism_transformer.eval import harness
 

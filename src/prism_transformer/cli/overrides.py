@@ -13,14 +13,18 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
-from cyclopts.exceptions import CycloptsError, UnknownOptionError
+from cyclopts.exceptions import (
+    CycloptsError,
+    MissingArgumentError,
+    UnknownCommandError,
+    UnknownOptionError,
+    UnusedCliTokensError,
+)
 
 from prism_transformer.cli.terminal import Whole
 from prism_transformer.core.errors import InputError
+from prism_transformer.recipes.guesses import hint
 
-# What a flag means, where it has the name of no key or of several.
-KEYS = {"lr": "optim.lr", "learning_rate": "optim.lr", "batch_size": "train.batch_tokens"}
-STEPS = ("steps", "max_steps", "n_steps")
 TAKES_OVERRIDES = ("train", "resume", "show", "bench", "study")
 
 PIECE = re.compile(r"\d+(x\d+)?,?")  # of a schedule that a shell took apart
@@ -39,7 +43,7 @@ class Short:
     schedule
         Heads per layer, as in 3x2 12x10: model.schedule.
     seed
-        Of weights and data: train.seed.
+        Seed of weights and data order: train.seed.
     steps
         Length of the run: train.tokens for so many steps.
     lr
@@ -101,34 +105,105 @@ def schedule_text(words: Sequence[str]) -> str:
     return " ".join(words)
 
 
+# What a flag means that a command does without, or has by another name.
+_RECIPE = "a recipe needs no flag: write prism train {value}"
+_MODEL = "a model needs no flag: write prism {command} {value}"
+_CORPUS = "text needs no flag: write prism prepare {value}"
+_STUDY = "a study needs no flag: write prism study run {value}"
+_DEVICES = "write torchrun --nproc-per-node {value} -m prism_transformer train RECIPE"
+_DATA = "`prism prepare {value}` makes shards of text, and prints the line that trains on them"
+GIVEN: dict[str, dict[str, str]] = {
+    "train": {
+        **dict.fromkeys(("config", "recipe", "model"), _RECIPE),
+        **dict.fromkeys(("gpus", "n-gpus", "num-gpus", "nproc", "devices", "world-size"), _DEVICES),
+        **dict.fromkeys(("data", "dataset", "corpus", "text", "input", "data-dir"), _DATA),
+        **dict.fromkeys(("output", "output-dir", "save-dir", "run", "name"), "write --out {value}"),
+        **dict.fromkeys(
+            ("checkpoint", "init-from", "pretrained", "weights"), "write --from {value}"
+        ),
+        "seeds": "a run has one seed, --seed 1; several: prism study run STUDY --seeds {value}",
+        "dry-run": "`prism show RECIPE` prints what would be trained",
+        "epochs": "write --steps N; `prism prepare` says how many tokens the text has",
+    },
+    "prepare": {
+        **dict.fromkeys(("input", "text", "data", "dataset", "corpus", "file", "path"), _CORPUS),
+        **dict.fromkeys(("vocab", "vocab-size"), "write --tokenizer bpe:{value}"),
+        **dict.fromkeys(("key", "field", "column"), "write --text-key {value}"),
+        **dict.fromkeys(("output", "output-dir"), "write --out {value}"),
+    },
+    "generate": {
+        **dict.fromkeys(("model", "run", "checkpoint"), _MODEL),
+        **dict.fromkeys(("length", "max-length", "max-tokens", "n"), "write --tokens {value}"),
+        **dict.fromkeys(("text", "input"), "write --prompt {value}"),
+    },
+    **dict.fromkeys(("analyze", "loss", "eval"), dict.fromkeys(("model", "run"), _MODEL)),
+    "study": {
+        "seed": "write --seeds {value}",
+        "arm": "write --arms {value}",
+        "config": _STUDY,
+        "study": _STUDY,
+    },
+    "schedule": dict.fromkeys(("heads", "n-heads"), "write --h-base {value}"),
+}
+
+
 def explained(error: CycloptsError, arguments: Sequence[str]) -> str:
-    """What was wrong with a command line, and the override that does what a flag meant."""
+    """What was wrong with a command line, and what does what was meant."""
     said = " ".join(str(error).split())
+    command = " ".join(error.command_chain or ())
     if isinstance(error, UnknownOptionError):
-        flag, _, value = (error.token.keyword or error.token.value).partition("=")
-        value = value or _after(flag, arguments)
-        if arguments[0] == "study" and flag == "--seed":
-            return f"{flag}: no such option; write --seeds {value}"
-        if arguments[0] in TAKES_OVERRIDES and (hint := _override(flag, value)):
-            return f"{flag}: no such option; write {hint}"
+        near = "Did you mean" in said
+        return _option(error, arguments) or (said if near else f"{said} See prism {command} --help")
+    if isinstance(error, UnusedCliTokensError):
+        left = " ".join(error.unused_tokens or ())
+        return (
+            f"{left!r}: `prism {command}` takes no more words; put what belongs together in "
+            f"quotes, or see prism {command} --help"
+        )
+    if isinstance(error, UnknownCommandError) and (whole := _command(arguments)):
+        return f"{said.partition(' Available')[0]} {whole}"
+    if type(error) is MissingArgumentError and error.argument and command:
+        return f"{said} See prism {command} --help"
     return said
+
+
+def _option(error: UnknownOptionError, arguments: Sequence[str]) -> str | None:
+    """What does what an unknown flag meant; None where cyclopts' own guess is as good."""
+    flag, _, value = (error.token.keyword or error.token.value).partition("=")
+    command, value = arguments[0], value or _after(flag, arguments)
+    name = flag.lstrip("-").rpartition(".")[2]
+    meant = GIVEN.get(command, {}).get(name.replace("_", "-"))
+    if meant is None and command in TAKES_OVERRIDES:
+        from prism_transformer.recipes.files import known_keys
+
+        near = "Did you mean" not in str(error)  # else an option of this command is nearer
+        meant = hint(name, value, list(known_keys()), near=near)
+    return meant and f"{flag}: no such option; {meant.format(command=command, value=value)}"
+
+
+def _command(arguments: Sequence[str]) -> str | None:
+    """The command that was meant by one that is none: a study or schedule needs a verb."""
+    from prism_transformer.schedules.paper import presets
+
+    first, second = (*arguments, "", "")[:2]
+    if first in ("version", "-v", "-V"):
+        return "Write prism --version"
+    if first == "schedule" and (second in presets() or PIECE.fullmatch(second)):
+        return f"Write prism schedule show {' '.join(arguments[1:])}"
+    if first == "bench":
+        from prism_transformer.recipes.files import packaged_recipes
+
+        if second in packaged_recipes():
+            return f"Write prism bench schedules {second}"
+    if first == "study":
+        from prism_transformer.study.spec import packaged_studies
+
+        if second in packaged_studies() or second.endswith(".toml"):
+            return f"Write prism study run {' '.join(arguments[1:])}"
+    return None
 
 
 def _after(flag: str, arguments: Sequence[str]) -> str:
     """The value that stands behind a flag."""
     rest = list(arguments[list(arguments).index(flag) + 1 :]) if flag in arguments else []
     return rest[0] if rest and not rest[0].startswith("--") else "VALUE"
-
-
-def _override(flag: str, value: str) -> str | None:
-    """The override for a flag, if a recipe has a key of that name."""
-    from prism_transformer.recipes.files import known_keys
-
-    name = flag.lstrip("-").replace("-", "_").rpartition(".")[2]
-    if name in STEPS:
-        return (
-            f"train.tokens=N, N being {value} x train.batch_tokens (`prism train --steps` does it)"
-        )
-    same = [key for key in known_keys() if key.rpartition(".")[2] == name and "." in key]
-    key = KEYS.get(name) or (same[0] if same else None)
-    return f"{key}={value}" if key else None

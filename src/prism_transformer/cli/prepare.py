@@ -6,11 +6,18 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from cyclopts import Parameter
-
-from prism_transformer.cli.terminal import Json, Whole, make_console, print_json, print_table, say
+from prism_transformer.cli.terminal import (
+    Flag,
+    Json,
+    Many,
+    Whole,
+    make_console,
+    print_json,
+    print_table,
+    say,
+)
 from prism_transformer.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -26,19 +33,19 @@ def prepare(
     out: Path | None = None,
     tokenizer: str | None = None,
     text_key: str = "text",
-    skip_bad: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
+    skip_bad: Flag = False,
     val_tokens: Whole | None = None,
     train_tokens: Whole | None = None,
     shard_tokens: Whole = 100_000_000,
     ranks: Path | None = None,
     gigatoken: bool = True,
-    where: tuple[str, ...] = (),
-    filter: tuple[str, ...] = (),
+    where: Many = (),
+    filter: Many = (),
     token_type: str | None = None,
     tasks: Whole | None = None,
     on: Literal["here", "slurm"] = "here",
-    sbatch: tuple[str, ...] = (),
-    verify: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
+    sbatch: Many = (),
+    verify: Flag = False,
     as_json: Json = False,
 ) -> None:
     """Turn any text into token shards; run it again to go on after an interruption.

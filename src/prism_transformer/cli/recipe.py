@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from prism_transformer.cli.overrides import NOTHING, Short, given
 from prism_transformer.cli.terminal import (
     Json,
+    estimate,
     make_console,
     print_json,
     print_rows,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 Facts = dict[str, Any]
 
 DEVICES = 8  # H100s in the paper's machine
+SHORTEST_HOURS = 0.1  # that are still written as hours
 PROOF_TOKENS = 256  # in the sequence that both models of the proof are run on
 
 
@@ -71,8 +73,9 @@ def recipes(name: str | None = None, /, *, out: Path | None = None, as_json: Jso
         return
     if out is not None:
         raise InputError(f"--out {out} is for copying; name the recipe too")
-    rows = []
-    for key, file in packaged_recipes().items():
+    rows: list[Facts] = []
+    # Those that others are based on come last: one trains the others.
+    for key, file in sorted(packaged_recipes().items(), key=lambda each: "/" in each[0]):
         recipe = load_recipe(key)
         rows.append(
             {
@@ -84,6 +87,8 @@ def recipes(name: str | None = None, /, *, out: Path | None = None, as_json: Jso
                 "about": file.read_text("utf-8").partition("\n")[0].removeprefix("# "),
             }
         )
+    if not as_json:
+        rows = [row | {"tokens": _si(row["tokens"]).replace("G", "B")} for row in rows]
     print_rows(rows, as_json)
 
 
@@ -169,10 +174,15 @@ def recipe_comments(facts: Facts) -> str:
         "FLOPs": f"{facts['training_flops']:.3g} in all",
         "memory": _memory(facts["memory_bytes"]),
         "KV cache": f"{facts['kv_bytes_per_sequence'] / 2**20:.1f} MiB a full sequence in bf16",
-        "8 x H100": f"{facts['hours_at_40_percent']:.3g} h at 40% utilisation"
+        "8 x H100": f"{_time(facts['hours_at_40_percent'])} at 40% utilisation"
         + (f"; {_paper_time(facts['paper'])}" if facts["paper"] else ""),
     }
     return "\n".join(f"# {name:<12}  {value}" for name, value in rows.items())
+
+
+def _time(hours: float) -> str:
+    """Hours, as the paper counts; a model of no paper takes less."""
+    return f"{hours:.3g} h" if hours >= SHORTEST_HOURS else estimate(3600 * hours)
 
 
 def _memory(n_bytes: dict[str, int]) -> str:
@@ -203,7 +213,7 @@ def _si(value: float) -> str:
 
 
 def neutrality(*, out: Path = Path("figures")) -> int:
-    """Draw the paper's three schedules, build its small pair, and prove neutrality.
+    """Draw the paper's schedules, and show that both its small models cost the same.
 
     Parameters
     ----------

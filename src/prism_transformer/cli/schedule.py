@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from cyclopts import App, Parameter
 
 from prism_transformer.cli.overrides import schedule_text
 from prism_transformer.cli.terminal import (
+    Flag,
     Json,
     Whole,
     make_console,
@@ -160,7 +161,7 @@ def design(
     queries_per_kv: Whole = 1,
     tensor_parallel: Whole = 1,
     most: Whole = 5,
-    learned: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
+    learned: Flag = False,
     evidence: Path | None = None,
     as_json: Json = False,
 ) -> None:
@@ -181,8 +182,8 @@ def design(
     most
         How many to propose.
     learned
-        One from each source instead: the paper's rule, layer effects, what was found in one set of
-        weights; each with how sure that is.
+        Propose one schedule by each method instead: the paper's rule, measured layer effects, and
+        search in one set of weights; each with how reliable it was.
     evidence
         For --learned, a learned.json of `prism search evaluate`; what ships when left out.
     """

@@ -11,7 +11,9 @@ from cyclopts import App, Parameter
 from prism_transformer.cli.overrides import schedule_text
 from prism_transformer.cli.terminal import (
     Device,
+    Flag,
     Json,
+    Many,
     Whole,
     make_console,
     print_json,
@@ -24,14 +26,13 @@ SHOWN = 10  # schedules of a long list
 
 Windows = Annotated[
     int | None,
-    Parameter(help="Of the validation slice, the first so many; all when left out."),
+    Parameter(help="How many windows of the validation slice to use; all when left out."),
 ]
-Rate = Annotated[float, Parameter(help="Of the tuning, as a share of the run's learning rate.")]
-Paper = Annotated[bool, Parameter(negative=(), show_default=False)]
+Rate = Annotated[float, Parameter(help="Learning rate of the tuning, as a share of the run's.")]
 
 app = App(
     name="search",
-    help="Find schedules by asking one set of weights. `prism study search` trains arms instead.",
+    help="Score many schedules with the weights of one run. To train arms: prism study search.",
     help_epilogue="Start here:  prism search one-shot runs/shared",
 )
 
@@ -45,15 +46,15 @@ def one_shot(
     /,
     *,
     space: str | None = None,
-    schedule: tuple[str, ...] = (),
-    rules: Paper = False,
+    schedule: Many = (),
+    rules: Flag = False,
     windows: Windows = None,
     steps: Whole = 0,
     rate: Rate = 0.1,
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """Validation loss of every schedule of a space under the weights of one run.
+    """Measure the validation loss of every schedule of a space with the weights of one run.
 
     The run must have been trained with train.schedule_sampling. Killed, the same command goes on.
 
@@ -68,7 +69,7 @@ def one_shot(
     rules
         Only schedules that keep every rule of the paper.
     steps
-        Of tuning under each schedule before its loss is taken.
+        Steps of tuning under each schedule before its loss is measured.
     """
     from prism_transformer.cli.progress import shown
     from prism_transformer.schedules.design import RULES
@@ -103,7 +104,7 @@ def blocks(
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """What each layer's head count is worth alone in a trained run, and what attention takes.
+    """Measure what each head count does to the loss of each layer alone, and its time.
 
     Parameters
     ----------
@@ -112,7 +113,7 @@ def blocks(
     space
         Head counts that layers are tried with, as in 1/2/4x8.
     steps
-        Of tuning the layer after its change, all others fixed.
+        Steps of tuning the layer after its change, with all others fixed.
     """
     from prism_transformer.cli.progress import shown
     from prism_transformer.search.blocks import block_scores
@@ -132,12 +133,12 @@ def blocks(
 @app.command(help_epilogue="Example:  prism search solve runs/uniform --within 1.0")
 def solve(
     *scores: Path,
-    free: Paper = False,
+    free: Flag = False,
     within: float | None = None,
     queries_per_kv: Whole = 1,
     as_json: Json = False,
 ) -> None:
-    """The best schedule by block scores, exactly, for every budget of attention time.
+    """Find the best schedule by block scores, exactly, for every budget of attention time.
 
     Parameters
     ----------
@@ -187,7 +188,7 @@ def evaluate(
     readme: Path | None = None,
     as_json: Json = False,
 ) -> None:
-    """Hold every predictor of schedules against runs that were trained alone.
+    """Compare what every predictor of schedules says with runs that were trained alone.
 
     Kendall's tau and regret with bootstrap intervals; the ceiling is how well one half of those
     runs' seeds ranks the other.
@@ -195,8 +196,8 @@ def evaluate(
     Parameters
     ----------
     scores
-        Runs that were asked by one-shot or blocks, or folders of such files; what is in --out
-        counts as well.
+        Runs that `prism search one-shot` or `blocks` has scored, or folders of such files;
+        what is in --out counts as well.
     truth
         A collected study whose arms are schedules; may be given several times.
     paths
@@ -204,7 +205,7 @@ def evaluate(
     out
         Where tables, figures and scores go.
     readme
-        A file whose section between <!-- search: begin --> and end gets the summary.
+        A file that gets the summary, between its marks "search: begin" and "search: end".
     """
     from prism_transformer.cli.progress import shown
     from prism_transformer.search.write import write_search
@@ -238,7 +239,7 @@ def reslice(
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """Let a run go on under another schedule, with its optimizer, as a run of its own.
+    """Continue a run under another schedule, with its optimizer, as a new run.
 
     Prints the validation loss before the change and right after it, both ways; `prism resume` then
     trains the new run to the end.

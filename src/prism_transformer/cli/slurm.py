@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from prism_transformer.cli.study_options import AT_LEAST_ONE, Override, StudyName, Work
-from prism_transformer.cli.terminal import Whole, make_console, say, whole
+from prism_transformer.cli.terminal import Flag, Many, Whole, make_console, say, whole
 from prism_transformer.core.errors import InputError
 
 DEFAULT = Work()
@@ -27,8 +27,8 @@ def submit(
     memory: str | None = None,
     warning: Annotated[Whole, Parameter(validator=AT_LEAST_ONE)] = 120,
     workers: Count = None,
-    sbatch: tuple[str, ...] = (),
-    dry_run: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
+    sbatch: Many = (),
+    dry_run: Flag = False,
 ) -> None:
     """Submit what is not done yet to Slurm: one array job, a task for each run.
 

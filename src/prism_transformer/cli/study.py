@@ -22,8 +22,10 @@ from prism_transformer.cli.study_options import (
 )
 from prism_transformer.cli.terminal import (
     Device,
+    Flag,
     Json,
     duration,
+    estimate,
     make_console,
     print_json,
     print_rows,
@@ -49,13 +51,14 @@ app = App(
     help_epilogue="Start here:  prism study run demo",
 )
 
+START_SECONDS = 60  # about what a run needs on GPUs before its first step, to compile above all
 ARMS_DRAWN = 4  # staircases before a table takes over
 EXAMPLE = "Example:  prism study"
 
 
 @app.command(help_epilogue=f"{EXAMPLE} run small train.micro_batch=8 --seeds 0,1")
 def run(study: StudyName, /, *overrides: Override, options: WorkHere = BY_ALL) -> int:
-    """Do everything that is not done yet, then compare; killed at any moment, call it again.
+    """Train and evaluate what is not done yet, then compare; after a kill, run it again.
 
     Exit code 1 when a run failed; the others are finished all the same.
     """
@@ -153,7 +156,7 @@ def plan(
 def status(
     study: StudyName, /, *overrides: Override, place: Place = HERE, as_json: Json = False
 ) -> None:
-    """Show how far each run of a study is, and who is at it; with jobs where Slurm has some."""
+    """Show how far each run of a study is, which worker trains it, and its job on Slurm."""
     from prism_transformer.study.slurm import status_with_jobs
 
     print_rows(status_with_jobs(place.open(study, overrides)).plain_rows(), as_json)
@@ -166,10 +169,10 @@ def collect(
     *runs: str,
     place: Place = HERE,
     to: Path | None = None,
-    note: str = "",
-    rates_compare_nothing: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
+    note: Annotated[str, Parameter(show_default=False)] = "",
+    rates_compare_nothing: Flag = False,
 ) -> None:
-    """Write one table of everything that the runs of a study say.
+    """Write the results of all runs of a study as one table.
 
     Parameters
     ----------
@@ -206,7 +209,7 @@ def collect(
 def compare(
     study: str, /, *overrides: Override, place: Place = HERE, as_json: Json = False
 ) -> None:
-    """Hold every arm of a study against its baseline, and the arms that its contrasts name.
+    """Compare every arm of a study with its baseline, and the arms that its contrasts name.
 
     With what can and cannot be said, seed by seed.
 
@@ -336,11 +339,15 @@ def _print_plan(console: Console, study: StudyFolder, crew: Crew) -> None:
     )
     here, there = left.training_seconds, left.h100_training_seconds
     scored, scored_there = left.evaluation_seconds, left.h100_evaluation_seconds
+    small = there < START_SECONDS * len(study.runs)
+    limit = (
+        "; models this small do not reach that, and starting a run takes longer" if small else ""
+    )
     for line in (
-        f"this machine: training takes about {duration(here)}, evaluation {duration(scored)} "
+        f"this machine: training about {estimate(here)}, evaluation {estimate(scored)} "
         f"({left.why})",
-        f"8 x H100: training takes about {duration(there)}, evaluation {duration(scored_there)} "
-        "(at 40 % utilisation, which small models do not reach)",
+        f"8 x H100: training {estimate(there)}, evaluation {estimate(scored_there)} (arithmetic "
+        f"alone, at 40 % utilisation{limit})",
         f"disk: {left.disk_bytes / 1e9:.3g} GB for checkpoints and metrics",
     ):
         say(console, line)

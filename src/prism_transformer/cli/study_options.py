@@ -115,7 +115,7 @@ class Work(Place):
         Whole,
         Parameter(
             validator=AT_LEAST_ONE,
-            help="Seconds between signs of life; who misses six is taken for dead.",
+            help="Seconds between signs of life of a worker; one that misses six counts as dead.",
         ),
     ] = 10
 

@@ -13,6 +13,7 @@ from cyclopts import Parameter, Token
 from rich.console import Console
 from rich.table import Table as Drawn
 from rich.text import Text
+from rich.theme import Theme
 
 from prism_transformer.core.characters import KEPT, visible
 from prism_transformer.core.table import DASH, MINUS, PLUS_MINUS, Table, table_of
@@ -20,37 +21,44 @@ from prism_transformer.core.table import DASH, MINUS, PLUS_MINUS, Table, table_o
 if TYPE_CHECKING:
     from prism_transformer.schedule import HeadSchedule
 
+WORD, GAP = 12, 2  # columns of a terminal: what words need at least, and what parts cells
+LOOK = Theme({"markdown.code": "bold"})  # of commands in help; rich would put them on black
 PLAIN: Mapping[str, str] = MappingProxyType({})
 ASCII = str.maketrans({MINUS: "-", DASH: "-", PLUS_MINUS: "+-"})  # where a terminal knows no more
 
 
 def whole(_type: type, tokens: Sequence[Token]) -> int:
     """Read a whole number as written; cyclopts' own reader would round 768.7."""
-    return int(tokens[0].value)
+    try:
+        return int(tokens[0].value)
+    except ValueError:
+        raise ValueError(f"{tokens[0].value!r} is not a whole number") from None
 
 
 Json = Annotated[
     bool,
     Parameter(name="--json", negative=(), show_default=False, help="Print JSON for scripts."),
 ]
+Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
+Many = Annotated[tuple[str, ...], Parameter(show_default=False)]
 Whole = Annotated[int, Parameter(converter=whole)]
 Device = Annotated[
     str,
     Parameter(
-        help="cuda, cpu or, untested, mps; cuda where there is one when left out.",
+        help="cuda, cpu or mps (untested); when left out, cuda where there is one, else cpu.",
         show_default=False,
     ),
 ]
 Rounds = Annotated[
     int,
-    Parameter(converter=whole, help="How often each way is measured, in turn with the others."),
+    Parameter(converter=whole, help="How often each variant is measured, in turn with the others."),
 ]
 Figure = Annotated[Path | None, Parameter(help="Also write the figure here: .svg, .png or .pdf.")]
 
 
 def make_console(*, stderr: bool = False) -> Console:
     """Standard output: colours on a terminal, plain lines elsewhere."""
-    return _Console(highlight=False, stderr=stderr)
+    return _Console(highlight=False, stderr=stderr, theme=LOOK)
 
 
 class _Console(Console):
@@ -93,15 +101,28 @@ def print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
 def print_table(console: Console, table: Table, styles: Mapping[str, str] = PLAIN) -> None:
     """Words to the left, numbers to the right; ``styles`` colours cells by what they say."""
     drawn = Drawn(box=None, pad_edge=False, header_style="bold")
-    for column in table.columns:
+    whole = _kept_whole(table, console.width)
+    for index, column in enumerate(table.columns):
         side: Literal["left", "right"] = "right" if column.numeric else "left"
-        drawn.add_column(Text(column.heading), justify=side, overflow="fold")
+        drawn.add_column(
+            Text(column.heading), justify=side, overflow="fold", no_wrap=index in whole
+        )
     known = {} if "utf" in console.encoding.lower() else ASCII
     for row in table.rows:
         # As Text, so that a name with brackets in it is no markup.
         cells = (Text(cell.translate(known), styles.get(cell, "")) for cell in table.texts(row))
         drawn.add_row(*cells)
     console.print(drawn)
+
+
+def _kept_whole(table: Table, width: int) -> set[int]:
+    """Columns whose cells stay on one line: names and numbers, where that leaves the words room."""
+    widest = [len(column.heading) for column in table.columns]
+    for row in table.rows:
+        widest = list(map(max, widest, map(len, table.texts(row))))
+    firm = {index for index, column in enumerate(table.columns) if column.numeric or not index}
+    least = sum(each if index in firm else min(each, WORD) for index, each in enumerate(widest))
+    return firm if least + GAP * (len(widest) - 1) <= width else set()
 
 
 def print_staircase(console: Console, schedule: HeadSchedule) -> None:
@@ -116,3 +137,8 @@ def duration(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.1f} {unit}"
     return f"{seconds:.0f} s"
+
+
+def estimate(seconds: float) -> str:
+    """How long something should take; what is not nothing is never said to be."""
+    return "under 1 s" if 0 < seconds < 1 else duration(seconds)

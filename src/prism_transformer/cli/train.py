@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from prism_transformer.cli.overrides import NOTHING, Short, given, joined
-from prism_transformer.cli.terminal import Device, Whole, make_console, speaks, whole
+from prism_transformer.cli.terminal import Device, Flag, Whole, make_console, speaks, whole
 
 LATER = "Stop after this step, saved; `prism resume` goes on from there."
 Until = Annotated[int | None, Parameter(converter=whole, help=LATER)]
@@ -27,11 +27,11 @@ def train(
     short: Short = NOTHING,
     start: From = None,
     out: Path | None = None,
-    resume: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
+    resume: Flag = False,
     until: Until = None,
     device: Device = "auto",
 ) -> int:
-    """Train a model; killed at any moment, `prism resume` goes on as if nothing had happened.
+    """Train a model; killed at any moment, `prism resume` continues to the same result.
 
     For several devices: torchrun --nproc-per-node 8 -m prism_transformer train RECIPE
 
@@ -50,11 +50,17 @@ def train(
         Go on if the folder is a run already; begin if it is not.
     """
     from prism_transformer.recipes.files import load_recipe
-    from prism_transformer.training import api
-    from prism_transformer.training.run import is_run
 
     recipe, changes = given(recipe, overrides, short)
     resolved = load_recipe(recipe, changes)
+    if start is not None:
+        from prism_transformer.training.naming import check_name
+
+        check_name(start)
+    # What is wrong was said before torch is imported.
+    from prism_transformer.training import api
+    from prism_transformer.training.run import is_run
+
     folder = out or api.default_folder(Path(recipe).stem, resolved)
     if resume and is_run(folder):
         return _shown(
@@ -75,7 +81,7 @@ def _weights(source: str) -> Start:
 
 
 def resume(run: Path, /, *overrides: str, until: Until = None, device: Device = "auto") -> int:
-    """Go on with a run from its newest sound checkpoint.
+    """Continue a run from its newest sound checkpoint: one whose files are all intact.
 
     Parameters
     ----------
@@ -112,8 +118,8 @@ def _shown(work: Callable[[Tell], object]) -> int:
 def generate(
     source: str,
     /,
+    prompt: Annotated[str, Parameter(show_default=False)] = "",
     *,
-    prompt: str = "",
     tokens: Whole = 200,
     temperature: float = 0.8,
     top_k: Whole | None = None,
@@ -121,7 +127,7 @@ def generate(
     seed: Whole = 0,
     device: Device = "auto",
 ) -> None:
-    """Let a trained model write, word by word.
+    """Continue a prompt with a trained model, word by word.
 
     Parameters
     ----------
@@ -139,15 +145,17 @@ def generate(
     top_p
         Draw from the likeliest tokens that have this probability together.
     seed
-        Another seed, another text.
+        Seed of the random draws; another seed gives another text.
     """
     import sys
     from functools import partial
     from importlib import import_module
     from io import TextIOWrapper
 
+    from prism_transformer.training.naming import check_name
     from prism_transformer.training.run import is_run
 
+    check_name(source)
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal may not know every character
 
@@ -157,5 +165,5 @@ def generate(
         source, prompt, tokens=tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed,
         device=device, stream=partial(print, end="", flush=True),
     )  # fmt: skip
-    rate = made.n_tokens / made.seconds
+    rate = made.n_tokens / max(made.seconds, 1e-9)
     print(f"\n{made.n_tokens} tokens, {rate:,.0f} tokens/s", file=sys.stderr)

@@ -12,6 +12,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Generator, Sequence
+from difflib import get_close_matches
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -140,6 +141,10 @@ def _files(name: str) -> list[Path]:
     hint = (
         f"; a dataset of the hub is written hf:{name}" if re.fullmatch(r"[^/]+/[^/]+", name) else ""
     )
+    beside = Path(name).parent
+    there = [str(path) for path in beside.iterdir()] if beside.is_dir() else []
+    if near := get_close_matches(name, [*there, EMBEDDED], n=1, cutoff=0.7):
+        hint = f"; did you mean {near[0]}?"
     raise InputError(f"corpus {name!r}: matches no file and no folder{hint}")
 
 

@@ -39,7 +39,6 @@ from prism_transformer.hf.load import (
     read_config,
     read_model,
     read_tokenizer,
-    shipped_models,
 )
 from prism_transformer.hf.modeling_masked import kind_of
 from prism_transformer.hf.names import SCHEDULE, to_llama_names
@@ -49,6 +48,7 @@ from prism_transformer.models.cost import size_text
 from prism_transformer.models.weights import load_model
 from prism_transformer.recipes.files import load_recipe
 from prism_transformer.training.checkpoint import read_state
+from prism_transformer.training.naming import shipped_models
 from prism_transformer.training.run import (
     is_run,
     read_environment,

@@ -85,6 +85,8 @@ def generate(
     if temperature:
         drawn = {"do_sample": True, "temperature": temperature}
         drawn |= {"top_k": top_k or 0, "top_p": 1.0 if top_p is None else top_p}
+    if not tokens:  # which transformers refuses
+        return Generated(prompt, 0, perf_counter() - started)
     with torch.random.fork_rng(), quiet():
         torch.manual_seed(seed)
         written = model.generate(

@@ -6,11 +6,11 @@ A run's checkpoint, a Hugging Face folder, one of the two models that ship, or t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from difflib import get_close_matches
 from os import PathLike, fspath
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from huggingface_hub import constants, try_to_load_from_cache
@@ -23,9 +23,9 @@ from prism_transformer.core.errors import InputError, first_line
 from prism_transformer.data.tokenizer import BPE_FILE
 from prism_transformer.models.weights import CONFIG_FILE, WEIGHTS_FILE
 from prism_transformer.training.checkpoint import SUMS_FILE, check_checkpoint, newest_model
+from prism_transformer.training.naming import check_name, no_such, shipped_models
 from prism_transformer.training.run import checkpoint_folder, checkpoints, is_run, read_run
 
-SHIPPED = Path(__file__).with_name("shipped")
 # Said, not left out: the libraries would ask whether code of the folder may run.
 OUR_CODE = {"trust_remote_code": False}
 HUB_SECONDS = 10  # after which the hub counts as not reachable
@@ -66,35 +66,18 @@ def named_model(source: Source, checkpoint: str | None = None) -> NamedModel:
         return NamedModel(name, Path(name), _checkpoint(Path(name), checkpoint))
     if checkpoint is not None:
         raise InputError(f"{name}: is not a run; --checkpoint is for runs")
-    # A folder that is not there is refused before the hub is asked for a model of that name.
+    check_name(name)
     path = Path(name)
     if not path.exists() and name in shipped_models():
         return NamedModel(str(shipped_models()[name]), name=name)
-    looks_local = len(path.parts) > 2 or name.startswith((".", "/", "~")) or name.endswith("/")
-    looks_local = looks_local or (len(path.parts) == 2 and path.parent.is_dir())
-    if not path.is_dir() and (looks_local or not _on_hub(name)):
-        ship = f", none that ships ({', '.join(shipped_models())})"
-        hub = "" if looks_local else f"{ship}, and the hub cannot be reached"
-        raise InputError(f"{name}: there is no such run or Hugging Face folder{_near(name)}{hub}")
+    if not path.is_dir() and not _on_hub(name):
+        raise InputError(f"{no_such(name)}; and the hub cannot be reached")
     return NamedModel(name)
 
 
 def _on_hub(name: str) -> bool:
     """Whether a model can be had by its name: from the cache, or from a hub that answers."""
     return isinstance(try_to_load_from_cache(name, "config.json"), str) or hub_answers()
-
-
-def _near(name: str) -> str:
-    """A run of nearly that name, for who has mistyped it."""
-    places = (Path(name).parent, Path("runs"))
-    there = [str(each) for place in places if place.is_dir() for each in place.iterdir()]
-    close = get_close_matches(name, there, n=1, cutoff=0.7)
-    return f" (did you mean {close[0]}?)" if close else ""
-
-
-def shipped_models() -> dict[str, Path]:
-    """The trained models that come with the package, by name; a README beside them says how."""
-    return {folder.name: folder for folder in sorted(SHIPPED.iterdir()) if folder.is_dir()}
 
 
 def named_models(source: Source, checkpoint: str | None = None) -> list[NamedModel]:
@@ -230,11 +213,18 @@ def quiet() -> Iterator[None]:
 
 def hub_answers() -> bool:
     """Whether the hub is there, asked once: the libraries would try again for half a minute."""
-    try:
-        get_session().head(constants.ENDPOINT, timeout=HUB_SECONDS)
-    except Exception:  # of whichever HTTP library the hub's client uses
-        return False
-    return True
+    answered: list[bool] = []
+
+    def ask() -> None:
+        with suppress(Exception):  # of whichever HTTP library the hub's client uses
+            get_session().head(constants.ENDPOINT, timeout=HUB_SECONDS)
+            answered.append(True)
+
+    # On a thread that nobody waits for: a name server that is silent knows no such limit.
+    asking = Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(HUB_SECONDS)
+    return bool(answered)
 
 
 @contextmanager

@@ -19,9 +19,11 @@ from prism_transformer.core.disk import write_whole, writing
 from prism_transformer.core.errors import InputError, explain, plain_reason
 from prism_transformer.core.section import wrong_values
 from prism_transformer.recipe import Recipe, differences
+from prism_transformer.recipes.guesses import guessed, hint
 from prism_transformer.schedules import paper
 
 PACKAGED = Path(__file__).parent
+RUN_RECIPE = "recipe.toml"  # in the folder of a run
 STUDIES = "studies"  # its folder of study files, which are no recipes
 
 # What may differ from the paper's recipe without changing what is learnt, schedules apart.
@@ -56,12 +58,22 @@ def find_recipe(source: str | Path, beside: Path | None = None) -> Path:
     name = Path(source).as_posix().removesuffix(".toml")
     if name in packaged:
         return packaged[name]
-    close = get_close_matches(name, packaged, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else "`prism recipes` lists those that ship"
+    # Who says nano means both arms of that size, neither of which is nearest by its letters.
+    close = [each for each in packaged if each.endswith(f"-{name}")][::-1]
+    close = close or get_close_matches(name, packaged, n=1)
+    known = " or ".join(filter(None, (", ".join(map(repr, close[:-1])), *map(repr, close[-1:]))))
+    remedy = f"did you mean {known}?" if close else "`prism recipes` lists those that ship"
     shown = str(source) if len(str(source)) <= 80 else f"{str(source)[:77]}..."
+    if len(shown) == len(str(source)) and (path / RUN_RECIPE).is_file():
+        raise RecipeError(
+            f"{source}: is a run already: prism resume {source} continues it, and "
+            f"{path / RUN_RECIPE} is its recipe"
+        )
     if len(shown) == len(str(source)) and path.is_dir():
-        raise RecipeError(f"{source}: is a folder, not a recipe file; {hint}")
-    raise RecipeError(f"{shown}: no such recipe file, and no packaged recipe of that name; {hint}")
+        raise RecipeError(f"{source}: is a folder, not a recipe file; {remedy}")
+    raise RecipeError(
+        f"{shown}: no such recipe file, and no packaged recipe of that name; {remedy}"
+    )
 
 
 def _is_file(path: Path) -> bool:
@@ -170,9 +182,9 @@ def read_override(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     section, dot, name = key.strip().partition(".")
     if not (equals and dot and section and name) or "\n" in text:
-        raise RecipeError(
-            f"cannot read override {text!r}; write section.key=value, as in optim.lr=3e-4"
-        )
+        meant = hint(section, value, list(known_keys())) if equals and not dot else None
+        remedy = meant or "write section.key=value, as in optim.lr=3e-4"
+        raise RecipeError(f"cannot read override {text!r}; {remedy}")
     try:
         return key.strip(), tomllib.loads(f"value = {value}")["value"]
     except (ValueError, RecursionError):
@@ -204,20 +216,22 @@ def _explain(details: Mapping[str, Any], origins: Origins, file: Path) -> str:
         return f"{reason} ({'; '.join(f'{k}: {origins[k]}' for k in named)})"
     remedies = {
         "missing": '; set it, or inherit it with base = "base/small"',
-        "extra_forbidden": _suggestion(key),
+        "extra_forbidden": _suggestion(key, details["input"]),
     }
     # What is missing was set nowhere, so the file that was asked for is to blame.
     origin = file if details["type"] == "missing" else origins.get(key, file)
     return explain(origin, details, key=key, remedies=remedies)
 
 
-def _suggestion(key: str) -> str:
-    """The nearest known key: by spelling, or of the same name in another section."""
-    if key == "train.steps":
-        return ""  # nothing is near; ``_steps_hint`` says what it would be
+def _suggestion(key: str, value: Any) -> str:
+    """The nearest known key: by spelling, of the same name in another section, or as meant."""
+    if key == "train.steps" and isinstance(value, int):
+        return ""  # ``_steps_hint`` says how many tokens those are
     known = list(known_keys())
     section, _, name = key.rpartition(".")
     same = [other for other in known if other.rpartition(".")[2] == name]
+    if not same and (meant := guessed(name, str(value))):
+        return f"; {meant}"
     close = same or get_close_matches(key, known, n=1, cutoff=0.6)
     if close:
         return f"; did you mean {close[0]}?"

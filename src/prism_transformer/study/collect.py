@@ -194,8 +194,8 @@ def collect_runs(folders: Sequence[Path], baseline: str | None = None) -> Collec
         heads = set(run[1].model.schedule.heads)
         return 0 if heads == {run[1].model.h_base} else len(heads)
 
-    once = dict.fromkeys(folder.resolve() for folder in folders)
-    runs = [(folder, read_run(folder)) for folder in once]
+    once = {folder.resolve(): folder for folder in folders}
+    runs = [(folder, read_run(named)) for folder, named in once.items()]  # errors say it as named
     base = min(runs, key=rank) if baseline is None else _named(runs, baseline)
     grouped: dict[tuple[Any, ...], list[Run]] = {}
     for run in runs:

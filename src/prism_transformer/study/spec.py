@@ -28,6 +28,7 @@ number = { prism = 0.5, reversed = 0.5, uniform = -1 }   weights that sum to 0
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -224,9 +225,10 @@ def find_study(source: str | Path) -> Path:
         return path
     found = packaged_studies().get(str(source).removesuffix(".toml"))
     if found is None:
-        raise StudyError(
-            f"{source}: no such study file, and none that ships: {', '.join(packaged_studies())}"
-        )
+        near = get_close_matches(str(source), packaged_studies(), n=1)
+        meant = f"; did you mean {near[0]!r}?" if near else ""
+        there = ", ".join(packaged_studies())
+        raise StudyError(f"{source}: no such study file, and none that ships: {there}{meant}")
     return found
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from prism_transformer.core.errors import InputError
 from prism_transformer.core.table import Column, Row, Table, words
+from prism_transformer.models.cost import parameters, size_text
 from prism_transformer.training.run import RECIPE_FILE, Run, is_run, reached
 
 USUAL = (Path("runs"), Path("studies"))  # where commands put runs
@@ -25,7 +26,7 @@ def find_runs(places: Sequence[Path] | None = None) -> list[Run]:
 
 
 def list_runs(runs: Iterable[Run]) -> Table:
-    """A row for each: heads per layer, how far it is, and its newest validation loss."""
+    """A row for each: heads per layer, size, how far it is, and its newest validation loss."""
     rows: list[Row] = []
     for run in runs:
         step, loss = reached(run.folder)
@@ -33,6 +34,7 @@ def list_runs(runs: Iterable[Run]) -> Table:
             {
                 "run": str(run.folder),
                 "heads": str(run.recipe.model.schedule),
+                "parameters": size_text(parameters(run.recipe.model).total),
                 "seed": run.recipe.train.seed,
                 "step": step,
                 "of": run.recipe.n_steps,
@@ -41,6 +43,7 @@ def list_runs(runs: Iterable[Run]) -> Table:
             }
         )
     numbers = (Column("seed"), Column("step"), Column("of"))
-    loss_column = Column("loss", name="validation loss", unit="nats", places=4)
-    columns = (*words("run", "heads"), *numbers, loss_column, *words("state"))
+    loss_column = Column("loss", name="loss", unit="nats", places=4)
+    size = Column("parameters", name="size", numeric=False)
+    columns = (*words("run", "heads"), size, *numbers, loss_column, *words("state"))
     return Table("runs", columns, tuple(rows))
