@@ -12,6 +12,7 @@ import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import ceil
 from xml.etree import ElementTree
 
 import matplotlib as mpl
@@ -39,6 +40,7 @@ from prism_transformer.figures.style import (
 MOST_IN_LEGEND = 12
 MOST_LISTED = 12
 ENTRY, LETTER = 0.62, 0.075  # inches of a legend's entry: its line and gaps, and each letter
+LINE = 0.2  # inches of a legend's line
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,8 @@ def arm_legend(figure: Figure, entries: Iterable[tuple[str, Tone]]) -> None:
         room = int(figure.get_figwidth() / (ENTRY + LETTER * longest))
         ncols = max(1, min(6, room, len(handles)))
         figure.legend(handles=handles, loc="outside upper left", ncols=ncols)
+        # Many names must not press the plot below its own label.
+        figure.set_figheight(figure.get_figheight() + LINE * (ceil(len(handles) / ncols) - 1))
 
 
 # -- within a page --------------------------------------------------------------------------------
