@@ -208,6 +208,15 @@ def test_first_screens_of_odd_studies(browser: Any, axe: str, tmp_path: Path, wh
         one.context.close()
 
 
+def test_control_characters_are_seen_and_not_obeyed(browser: Any, tmp_path: Path) -> None:
+    arms = {"uniform": "8x8", "pri\x1b[31msm\u202etxt": "2x2 4x2 8x4"}
+    one = Tab(browser, write_page(tmp_path, views_of(tmp_path, drawn(arms=arms, tasks={}))))
+    assert r"pri\x1b[31msm\u202etxt ends" in one.page.locator(".answer").text_content()
+    assert not {"\x1b", "\u202e"} & set(one.page.content())
+    assert one.errors == []
+    one.context.close()
+
+
 def test_a_live_page_reads_itself_anew_and_can_be_stopped(
     browser: Any, axe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

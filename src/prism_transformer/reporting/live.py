@@ -12,7 +12,6 @@ from threading import Event as Signal
 from threading import Thread
 from time import thread_time
 
-from prism_transformer.core.characters import KEPT, visible
 from prism_transformer.core.disk import write_whole, writing
 from prism_transformer.core.errors import first_line
 from prism_transformer.core.progress import Begun, Event, Left, Measured, Note, Of, Tell, silent
@@ -40,7 +39,7 @@ def write_live(study: StudyFolder, out: Path, *, stopped: bool = False) -> Path:
     }
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
-        write_whole(out / PAGE, visible(to_html(report, pictures), keep=KEPT))
+        write_whole(out / PAGE, to_html(report, pictures))
     return out / PAGE
 
 

@@ -11,6 +11,7 @@ from importlib.resources import files
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from prism_transformer.core.characters import KEPT, visible
 from prism_transformer.core.table import PAPER, markdown_code, markdown_text, to_markdown
 from prism_transformer.figures.chart import inline_svg
 from prism_transformer.figures.style import BASELINE, REST, TONES, look
@@ -71,7 +72,7 @@ def to_html(
     }
     alone = len(report.studies) == 1
     verdicts = list(Verdict)
-    return environment.get_template("page.html").render(
+    text = environment.get_template("page.html").render(
         report=report,
         pictures=inline,
         viewers=viewers or {},
@@ -95,6 +96,7 @@ def to_html(
         script_hash=b64encode(sha256(script.encode()).digest()).decode(),
         meanings=NAMES,
     )
+    return visible(text, keep=KEPT)  # a name may hold what a terminal or a reader would obey
 
 
 def _contents(report: Report, viewers: bool) -> Iterator[tuple[str, str]]:
