@@ -140,9 +140,17 @@ class Windows:
 
         The sequence is the same for everybody; ranks and micro-batches take their parts of it.
         """
+        return self.read(self._order(seed, first, count))
+
+    def order(self, seed: int, count: int, first: int = 0) -> Iterator[str]:
+        """Numbers of windows in that sequence, in writing: what proves two orders alike."""
+        return map(str, self._order(seed, first, count))
+
+    def _order(self, seed: int, first: int, count: int) -> Iterator[int]:
         size = len(self)
-        places = (divmod(index, size) for index in range(first, first + count))
-        return self.read(permuted(index, size, seed, epoch) for epoch, index in places)
+        for index in range(first, first + count):
+            epoch, place = divmod(index, size)
+            yield permuted(place, size, seed, epoch)
 
     def _copy(self, start: int, row: Tokens) -> None:
         """Fill a row from the concatenated shards."""
