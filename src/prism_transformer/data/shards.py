@@ -216,6 +216,7 @@ class Manifest(BaseModel):
     revision: str | None = None  # commit of the hub that the corpus was read at
     where: list[str] = []  # conditions on fields
     filters: list[str] = []  # of datatrove
+    dedup: list[str] = []  # kinds of deduplication
     source: str | None = None  # folder of another tool's files, which are used as they are
     complete: bool = False
     # Where to go on: the document that the next token comes from, and how many of its tokens are
