@@ -19,8 +19,7 @@ from prism_transformer.data.mixture import (
     Mixture,
     draw,
     drawn,
-    open_training,
-    open_validation,
+    open_splits,
     quotas,
 )
 from prism_transformer.data.prepare import Preparation, prepare
@@ -162,7 +161,7 @@ def recipe(corpora: Path, *folders: str, more: tuple[str, ...] = ()) -> Recipe:
 
 
 def test_a_recipe_opens_its_mixture_and_validates_on_its_folder(corpora: Path) -> None:
-    train, val = open_training(found := recipe(corpora, "code", "books")), open_validation(found)
+    train, val = open_splits(recipe(corpora, "code", "books"))
     assert isinstance(train, Mixture)
     assert [part.files[0].parent.name for part in train.parts] == ["code", "books"]
     assert val.files[0].parent.name == "web"
@@ -170,9 +169,9 @@ def test_a_recipe_opens_its_mixture_and_validates_on_its_folder(corpora: Path) -
     assert b"Call me" in text
     assert b"= f(x)" in text
     assert b"web says" not in text
-    assert isinstance(open_training(recipe(corpora)), Windows)  # nothing is mixed
+    assert isinstance(open_splits(recipe(corpora))[0], Windows)  # nothing is mixed
     # The folder itself may take part: its training split, never the slice.
-    own = open_training(recipe(corpora, "web", "code"))
+    own, _ = open_splits(recipe(corpora, "web", "code"))
     assert isinstance(own, Mixture)
     assert own.parts[0].files != val.files
 
@@ -190,7 +189,7 @@ def test_what_cannot_be_mixed_is_refused(
     corpora: Path, folders: tuple[str, ...], said: str
 ) -> None:
     with pytest.raises(InputError, match=said):
-        open_training(recipe(corpora, *folders))
+        open_splits(recipe(corpora, *folders))
 
 
 def test_two_trained_tokenizers_of_one_name_are_two(corpora: Path) -> None:
@@ -199,7 +198,7 @@ def test_two_trained_tokenizers_of_one_name_are_two(corpora: Path) -> None:
     with pytest.raises(
         InputError, match=r"code-bpe: its bpe:270 is another than that of .*web-bpe"
     ):
-        open_training(found)
+        open_splits(found)
 
 
 @pytest.mark.parametrize(
@@ -222,4 +221,4 @@ def test_a_mixture_that_is_none_is_refused(written: str, said: str) -> None:
 def test_a_share_below_one_window_is_refused(corpora: Path) -> None:
     named = f'{{folder="{corpora / "code"}", weight=1}}, {{folder="x", weight=1e-5}}'
     with pytest.raises(InputError, match=r"x: weight 1e-05 of 1.00001 is less than one window"):
-        open_training(recipe(corpora, more=(f"data.mixture=[{named}]",)))
+        open_splits(recipe(corpora, more=(f"data.mixture=[{named}]",)))

@@ -121,9 +121,10 @@ class Mixture:
     def batch(self, seed: int, first: int, count: int) -> NDArray[np.int64]:
         """Windows ``first`` to ``first + count`` of the mixture: the same for everybody."""
         rows = np.empty((count, self.seq_len + 1), np.int64)
-        for row, index in zip(rows, range(first, first + count), strict=True):
-            part, number = draw(self.shares, seed, index)
-            row[:] = self.parts[part].batch(seed, number, 1)[0]
+        draws = [draw(self.shares, seed, index) for index in range(first, first + count)]
+        for number, part in enumerate(self.parts):
+            own = [row for row, each in enumerate(draws) if each.part == number]
+            rows[own] = part.read(part.place(seed, draws[row].number) for row in own)
         return rows
 
     def order(self, seed: int, count: int) -> Iterator[str]:
@@ -131,7 +132,7 @@ class Mixture:
         yield from (f"{n}/{len(part)}" for n, part in zip(self.shares, self.parts, strict=True))
         for index in range(count):
             part, number = draw(self.shares, seed, index)
-            yield f"{part}:{next(self.parts[part].order(seed, 1, number))}"
+            yield f"{part}:{self.parts[part].place(seed, number)}"
 
     def check(self, numbers: Iterable[int] | None = None) -> None:
         """Check every shard of every corpus in full."""
@@ -143,35 +144,33 @@ class Mixture:
             part.trust()
 
 
-def open_training(recipe: Recipe) -> Windows | Mixture:
-    """What a recipe trains on: the training split of its folder, or of each of its mixture."""
-    data, config = recipe.data, recipe.model
-    if not data.mixture:
-        return open_windows(Path(data.folder), "train", config.seq_len, config.vocab_size)
-    shares = quotas(data.mixture)
-    for part in data.mixture:
-        _check_part(part, data)
-    windows = [
-        open_windows(Path(part.folder), "train", config.seq_len, config.vocab_size)
-        for part in data.mixture
-    ]
-    return Mixture(windows, shares)
+def open_splits(recipe: Recipe) -> tuple[Windows | Mixture, Windows]:
+    """What a recipe trains on, and what it validates on.
 
-
-def open_validation(recipe: Recipe) -> Windows:
-    """What a recipe validates on: the slice of its folder, whatever is mixed for training."""
+    Validation is the slice of its folder, whatever is mixed for training.
+    """
     data, config = recipe.data, recipe.model
-    folder = Path(data.folder)
+    folder, shape = Path(data.folder), (config.seq_len, config.vocab_size)
     if not folder.is_dir():
         raise InputError(f"{folder}: no shards there; `prism prepare --recipe ...` makes them")
-    _check_tokenizer(folder, read_manifest(folder), data)
-    val = open_windows(folder, "val", config.seq_len, config.vocab_size)
+    manifest = read_manifest(folder)  # once: that of a terabyte takes a moment
+    _check_tokenizer(folder, manifest, data)
+    val = open_windows(folder, "val", *shape, manifest)
     if len(val) * config.seq_len < data.val_tokens:
         raise InputError(
             f"{folder}: its validation slice has {len(val) * config.seq_len} tokens, the recipe "
             f"scores {data.val_tokens}"
         )
-    return val
+    if not data.mixture:
+        return open_windows(folder, "train", *shape, manifest), val
+    shares, parts = quotas(data.mixture), []
+    for part in data.mixture:
+        place = Path(part.folder)
+        own = manifest if place.resolve() == folder.resolve() else _part_manifest(place, data)
+        if own is not manifest:
+            _check_part(place, own, folder, manifest)
+        parts.append(open_windows(place, "train", *shape, own))
+    return Mixture(parts, shares), val
 
 
 def _check_tokenizer(folder: Path, manifest: Manifest | None, data: DataConfig) -> None:
@@ -182,24 +181,27 @@ def _check_tokenizer(folder: Path, manifest: Manifest | None, data: DataConfig) 
         )
 
 
-def _check_part(part: Part, data: DataConfig) -> None:
-    """Refuse a corpus whose tokens mean something else, or that has what is validated on."""
-    folder, home = Path(part.folder), Path(data.folder)
+def _part_manifest(folder: Path, data: DataConfig) -> Manifest | None:
     if not folder.is_dir():
         raise InputError(
             f"data.mixture: {folder}: no shards there; `prism prepare CORPUS --out {folder}` "
             "makes them"
         )
-    manifest, other = read_manifest(folder), read_manifest(home)
+    manifest = read_manifest(folder)
     _check_tokenizer(folder, manifest, data)
-    if manifest is None or other is None or folder.resolve() == home.resolve():
+    return manifest
+
+
+def _check_part(folder: Path, own: Manifest | None, home: Path, other: Manifest | None) -> None:
+    """Refuse a corpus whose tokens mean something else, or that has what is validated on."""
+    if own is None or other is None:
         return
-    if manifest.tokenizer_fingerprint != other.tokenizer_fingerprint:
+    if own.tokenizer_fingerprint != other.tokenizer_fingerprint:
         raise InputError(
-            f"data.mixture: {folder}: its {manifest.tokenizer} is another than that of {home}: a "
-            "BPE is trained on its corpus; prepare all of them with gpt2 or bytes"
+            f"data.mixture: {folder}: its {own.tokenizer} is another than that of {home}: a BPE is "
+            "trained on its corpus; prepare all of them with gpt2 or bytes"
         )
-    if manifest.corpus_fingerprint == other.corpus_fingerprint:
+    if own.corpus_fingerprint == other.corpus_fingerprint:
         raise InputError(
             f"data.mixture: {folder}: was made of the same corpus as {home}, which is validated "
             f"on, and may have its text; name {home} itself in the mixture"

@@ -331,7 +331,7 @@ def _manifest(
 
 def _where(file: Path, shard: ShardEntry) -> str:
     """Which part of a shard is not what it was, where its manifest knows parts."""
-    for number in range(len(shard.blocks.sha256) if shard.blocks else 0):
+    for number in range(shard.blocks.count if shard.blocks else 0):
         if shard.blocks and shard.blocks.differs(file, number):
             return f" from byte {number * shard.blocks.size} on"
     return ""

@@ -20,7 +20,7 @@ from torch.distributed.fsdp import FSDPModule
 from prism_transformer.core.disk import locked, new_folder
 from prism_transformer.core.errors import InputError, RunError
 from prism_transformer.data.loader import Windows
-from prism_transformer.data.mixture import Mixture, open_training, open_validation
+from prism_transformer.data.mixture import Mixture, open_splits
 from prism_transformer.model import PrismLM
 from prism_transformer.models.weights import SCHEDULE, WEIGHTS_FILE, check_schedule, read_tensors
 from prism_transformer.recipe import OptimConfig, Recipe, differences
@@ -171,8 +171,7 @@ class Job:
 
 def open_data(recipe: Recipe, world: World | None = None) -> tuple[Windows | Mixture, Windows]:
     """Training and validation windows, checked against the recipe."""
-    val = open_validation(recipe)
-    train = open_training(recipe)
+    train, val = open_splits(recipe)
     if world is not None and world.size > 1:
         _check_once(train, val, world)
     return train, val
