@@ -83,7 +83,7 @@ def prepare(
         Leave out what is double: exact; or minhash, also what is nearly the same, as in
         minhash:n_grams=5. Of datatrove.
     token_type
-        Of token files of other tools (.ds, .npy, .bin with .idx), where they do not say it.
+        Of token files of other tools (.ds, .npy, .bin with an index), where they do not say it.
     tasks
         Share the work out over so many tasks; the shards are the same bytes for any number.
     on
