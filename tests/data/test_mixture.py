@@ -204,11 +204,11 @@ def test_two_trained_tokenizers_of_one_name_are_two(corpora: Path) -> None:
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        ('[{folder="a", weight=0}]', "data.mixture.*greater than 0"),
-        ('[{folder="a", weight=-1}]', "data.mixture.*greater than 0"),
-        ('[{folder="a", weight=nan}]', "data.mixture.*finite"),
-        ('[{folder="a"}]', "data.mixture"),
-        ('[{folder="a", weight=1, wieght=2}]', "data.mixture"),
+        ('[{folder="a", weight=0}]', r"data\.mixture\.0\.weight = 0: .*greater than 0"),
+        ('[{folder="b", weight=1}, {folder="a", weight=-1}]', r"data\.mixture\.1\.weight = -1:"),
+        ('[{folder="a", weight=nan}]', r"data\.mixture\.0\.weight = nan: .*finite"),
+        ('[{folder="a"}]', r"data\.mixture\.0\.weight: missing"),
+        ('[{folder="a", weight=1, wieght=2}]', r"data\.mixture\.0\.wieght: unknown key"),
         ('[{folder="a", weight=1}, {folder="a", weight=2}]', "names 'a' twice"),
         ("0.5", "data.mixture"),
     ],
