@@ -22,6 +22,7 @@ import sys
 from bisect import bisect_right
 from collections.abc import Iterator
 from functools import cache
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,25 @@ class ReadPiece(PipelineStep):
             yield Passed(document.text, str(document.position), metadata=where)
 
 
+class Filter(PipelineStep):
+    """One of datatrove's filters, made anew for each piece.
+
+    What it has drawn or counted must not depend on which pieces a task had before.
+    """
+
+    name = "filters"
+    type = "FILTER"
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text = text
+
+    def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> Iterator[Passed]:
+        step = read_filter(self.text)
+        self.stats = step.stats
+        yield from step.run(data, rank, world_size)
+
+
 class WritePiece(PipelineStep):
     """Encodes what is left of a piece when every filter has seen it."""
 
@@ -188,7 +208,7 @@ def pipeline(work: Path, stage: str, first: int) -> list[PipelineStep]:
         return [WriteShard(work)]
     order = TaskOrder.model_validate_json((work / "order.json").read_bytes())
     reader = ReadPiece(work, first)
-    steps: list[PipelineStep] = [reader, *map(read_filter, order.filters)]
+    steps: list[PipelineStep] = [reader, *map(Filter, order.filters)]
     leave_out: list[LeaveOut] = []
     for dedup in read_dedups(order.dedup, work):
         if stage == f"{dedup.name}-sign":
@@ -208,7 +228,10 @@ def read_filter(text: str) -> PipelineStep:
         raise InputError(f"--filter {name!r}: is none of datatrove's: {', '.join(known)}")
     try:
         pairs = [each.split("=", 1) for each in options.split(",") if each]
-        return getattr(filtering, name)(**{key: _value(value) for key, value in pairs})
+        kind = getattr(filtering, name)
+        if "seed" in signature(kind).parameters and "seed" not in dict(pairs):
+            raise ValueError("without a seed it may keep others every time; add seed=0")
+        return kind(**{key: _value(value) for key, value in pairs})
     except (TypeError, ValueError, ImportError) as error:
         raise InputError(f"--filter {text}: cannot be used: {error}") from None
 

@@ -95,7 +95,7 @@ def mixtures(views: Sequence[View]) -> Table | None:
     """What the corpora of each mixture give to training; None where nothing is mixed."""
     columns = [
         *words("study", "corpus"), Column("weight", digits=4), Column("seeds"),
-        Column("share", "%", 2), Column("training tokens"),
+        Column("share", "%", 2), Column("training tokens", places=0),
     ]  # fmt: skip
     rows: list[Row] = []
     for view in views:
