@@ -25,6 +25,7 @@ from prism_transformer.data.mixture import (
 from prism_transformer.data.prepare import Preparation, prepare
 from prism_transformer.recipe import Part, Recipe
 from prism_transformer.recipes.files import load_recipe
+from tests.data.test_foreign import by_datatrove
 from tests.data.test_loader import write_shards
 
 WEIGHTS = st.lists(st.floats(0.05, 20), min_size=1, max_size=6)
@@ -199,6 +200,21 @@ def test_two_trained_tokenizers_of_one_name_are_two(corpora: Path) -> None:
         InputError, match=r"code-bpe: its bpe:270 is another than that of .*web-bpe"
     ):
         open_splits(found)
+
+
+def test_token_files_of_other_tools_may_have_the_same_names(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        source = by_datatrove(tmp_path / f"{name}-tokens").parent
+        prepare(Preparation(str(source), "bytes", tmp_path / name, val_tokens=16, like=None))
+    source = tmp_path / "a-tokens"
+    prepare(Preparation(str(source), "bytes", tmp_path / "again", val_tokens=16, like=None))
+    small = ("model.seq_len=8", "train.batch_tokens=32", "data.val_tokens=16")
+    more = (*small, f"data.folder={tmp_path / 'a'}")
+    train, _ = open_splits(recipe(tmp_path, "a", "b", more=more))
+    assert isinstance(train, Mixture)
+    assert len(train.batch(0, 0, 20)) == 20
+    with pytest.raises(InputError, match="again: was made of the same corpus as"):
+        open_splits(recipe(tmp_path, "b", "again", more=more))
 
 
 @pytest.mark.parametrize(

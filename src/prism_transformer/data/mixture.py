@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
@@ -134,10 +134,10 @@ class Mixture:
             part, number = draw(self.shares, seed, index)
             yield f"{part}:{self.parts[part].place(seed, number)}"
 
-    def check(self, numbers: Iterable[int] | None = None) -> None:
+    def check(self) -> None:
         """Check every shard of every corpus in full."""
         for part in self.parts:
-            part.check(numbers)
+            part.check()
 
     def trust(self) -> None:
         for part in self.parts:
@@ -201,7 +201,8 @@ def _check_part(folder: Path, own: Manifest | None, home: Path, other: Manifest 
             f"data.mixture: {folder}: its {own.tokenizer} is another than that of {home}: a BPE is "
             "trained on its corpus; prepare all of them with gpt2 or bytes"
         )
-    if own.corpus_fingerprint == other.corpus_fingerprint:
+    # Files of other tools are known by their names, which are alike everywhere, and their folder.
+    if (own.corpus_fingerprint, own.source) == (other.corpus_fingerprint, other.source):
         raise InputError(
             f"data.mixture: {folder}: was made of the same corpus as {home}, which is validated "
             f"on, and may have its text; name {home} itself in the mixture"
