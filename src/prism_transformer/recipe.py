@@ -153,6 +153,15 @@ class ModelConfig(Section):
         return -(-self.vocab_size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
 
 
+class Part(Section):
+    """A corpus of a mixture."""
+
+    folder: str
+    """of its shards"""
+    weight: PositiveFloat
+    """its share of the training windows, in parts of all weights"""
+
+
 class DataConfig(Section):
     """What to train on; ``prism prepare --recipe`` makes its folder."""
 
@@ -167,6 +176,23 @@ class DataConfig(Section):
     boundaries: Boundaries = "cross"
     """``isolate``: no token attends across the beginning of its document, where positions count
     from 0; ``cross``: a window is one text, as the paper has it"""
+    mixture: list[Part] = Field(default=[])
+    """corpora to train on, drawn by weight, as in ``[{folder = "data/web", weight = 0.7}, ...]``;
+    validation stays that of ``folder``, which trains only if it is named here, too"""
+
+    @model_validator(mode="after")
+    def _corpora_differ(self) -> Self:
+        folders = [part.folder for part in self.mixture]
+        if twice := [folder for folder in folders if folders.count(folder) > 1]:
+            raise ValueError(f"mixture names {twice[0]!r} twice; add its weights up")
+        return self
+
+    @property
+    def trained_on(self) -> str:
+        """Its corpus, or the mixture with its shares."""
+        total = sum(part.weight for part in self.mixture)
+        shares = (f"{part.folder} ({part.weight / total:.1%})" for part in self.mixture)
+        return ", ".join(shares) or self.corpus
 
 
 class TrainConfig(Section):

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from datatrove.pipeline.tokens.tokenizer import TokenizedFile
 
+from prism_transformer.data import foreign
 from prism_transformer.data.foreign import open_foreign
 from prism_transformer.data.shards import ShardError
 
+LITDATA = Path(__file__).parent / "litdata"  # litdata 0.2.76's optimize, with TokensLoader
 DOLMA = Path(__file__).parent / "dolma" / "part-0-00000.npy"  # dolma 1.2.1's MemmapWriter
 
 
@@ -77,6 +79,53 @@ def test_dolmas_files() -> None:
     check(DOLMA, "uint16")
     with pytest.raises(ShardError, match="--token-type uint16 or uint32"):
         open_foreign(DOLMA)
+
+
+@pytest.mark.parametrize("kind", ["int32", "uint16"])
+def test_litdatas_files(kind: str) -> None:
+    files = sorted((LITDATA / kind).glob("*.bin"))
+    assert len(files) == 2
+    tokens: list[int] = []
+    ends: list[int] = []
+    for file in files:
+        found = open_foreign(file)
+        assert found.tokens.dtype == kind
+        ends += [len(tokens) + int(end) for end in found.ends]
+        tokens += found.tokens.tolist()
+    assert tokens == [token for row in documents() for token in row]
+    assert ends == np.cumsum([len(row) for row in documents()]).tolist()
+    with pytest.raises(ShardError, match=f"its index says {kind}, --token-type uint32"):
+        open_foreign(files[0], "uint32")
+
+
+def test_damage_in_litdatas_files_is_named(tmp_path: Path) -> None:
+    for each in (LITDATA / "uint16").iterdir():
+        (tmp_path / each.name).write_bytes(each.read_bytes())
+    file, index = tmp_path / "chunk-0-0.bin", tmp_path / "index.json"
+    sound, said = file.read_bytes(), index.read_text("utf-8")
+    for content in (sound[:-2], sound[:10], b"", sound + b"ab", b"\x09" + sound[1:]):
+        file.write_bytes(content)
+        with pytest.raises(ShardError, match=r"chunk-0-0\.bin: has"):
+            open_foreign(file)
+    shifted = sound[:8] + b"\xff" + sound[9:]  # the first document would end behind the second
+    file.write_bytes(shifted)
+    with pytest.raises(ShardError, match=r"chunk-0-0\.bin"):
+        open_foreign(file)
+    file.write_bytes(sound)
+    for before, after, why in (
+        ('"compression": null', '"compression": "zstd"', "has compression zstd"),
+        ("tensor:20", "tensor:18", "only tokens are read that were written with TokensLoader"),
+        ('"TokensLoader"', '"PyTreeLoader"', "only tokens are read"),
+    ):
+        index.write_text(said.replace(before, after), "utf-8")
+        foreign._read_chunks.cache_clear()  # which knows it by its time
+        with pytest.raises(ShardError, match=why):
+            open_foreign(file)
+    for wrong in ("{", "[]", '{"shards": []}', '{"chunks": 3, "config": {}}'):
+        index.write_text(wrong, "utf-8")
+        foreign._read_chunks.cache_clear()
+        with pytest.raises(ShardError, match="is no token file that is known"):
+            open_foreign(file)
 
 
 @pytest.mark.parametrize("make", [by_datatrove, by_megatron])

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prism_transformer.core.errors import InputError
+from prism_transformer.data import loader
 from prism_transformer.data.loader import Windows, open_windows, permuted, prefetched
 from prism_transformer.data.prepare import Preparation, prepare, verify_shards
 from prism_transformer.data.shards import UINT16, ShardError, ShardWriter
@@ -140,8 +141,6 @@ def test_a_prepared_folder_is_loaded_and_watched(tmp_path: Path, prism_inside: P
 def test_sound_shards_are_hashed_once(
     tmp_path: Path, prism_inside: Prism, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from prism_transformer.data import loader
-
     prism_inside("prepare", "sotu", "--out", "out", "--tokenizer", "bytes")
     open_windows(tmp_path / "out", "train", 64, 257).batch(0, 0, 1)
     open_windows(tmp_path / "out", "val", 64, 257).check()
@@ -149,6 +148,33 @@ def test_sound_shards_are_hashed_once(
     monkeypatch.setattr(loader, "check_tokens", lambda *_: pytest.fail("scanned again"))
     open_windows(tmp_path / "out", "train", 64, 257).batch(0, 0, 1)
     open_windows(tmp_path / "out", "val", 64, 257).check()
+
+
+def test_shards_of_a_batch_are_checked_at_once_and_few_stay_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """200 shards of which each window needs two."""
+    files = write_shards(tmp_path, [10] * 200)
+    windows = Windows(files, 10, 1000)
+    wrote: list[Path] = []
+    kept = loader.write_whole
+
+    def write(file: Path, content: str) -> None:
+        wrote.append(file)
+        kept(file, content)
+
+    monkeypatch.setattr(loader, "write_whole", write)
+    before = len(os.listdir("/proc/self/fd"))
+    rows = windows.read(range(0, 199, 2))
+    assert np.array_equal(rows[:, 0], np.arange(0, 1990, 20) % 1000)
+    assert len(wrote) == 1  # what was checked is remembered once a batch
+    assert len(json.loads(wrote[0].read_text("utf-8"))) == 200
+    assert len(windows.opened) == loader.MOST_OPEN
+    assert len(os.listdir("/proc/self/fd")) <= before + loader.MOST_OPEN
+    damaged = files[150]
+    damaged.write_bytes(damaged.read_bytes()[:-2] + b"\xff\xff")
+    with pytest.raises(ShardError, match="has token 65535"):
+        Windows(files, 10, 1000).read([3, 150])
 
 
 def test_another_vocabulary_is_another_check(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from prism_transformer.data.shards import (
     HEADER_BYTES,
     UINT16,
     UINT32,
+    Blocks,
     Manifest,
     ShardEntry,
     ShardError,
@@ -155,3 +157,21 @@ def test_a_damaged_manifest_fails(tmp_path: Path, change: tuple[str, str], reaso
     with pytest.raises(InputError, match=r"manifest\.json: is damaged: ") as found:
         read_manifest(tmp_path)
     assert reason in str(found.value)
+
+
+def test_blocks_are_told_apart_whether_their_sums_are_short_or_whole(tmp_path: Path) -> None:
+    content = bytes(range(256)) * 41
+    file = tmp_path / "file"
+    file.write_bytes(content)
+    parts = [content[start : start + 1000] for start in range(0, len(content), 1000)]
+    sums = [hashlib.sha256(part).hexdigest() for part in parts]
+    short, whole = Blocks.of(file, 1000), Blocks(size=1000, sha256=tuple(sums))  # as older ones are
+    assert short.sha256 == "".join(each[:16] for each in sums)
+    assert short.count == whole.count == len(parts) == 11
+    damaged = bytearray(content)
+    damaged[3500] ^= 4
+    damaged[-1] ^= 1
+    file.write_bytes(damaged)
+    for blocks in (short, whole):
+        again = Blocks.model_validate_json(blocks.model_dump_json())
+        assert [number for number in range(11) if again.differs(file, number)] == [3, 10]

@@ -15,10 +15,12 @@ from typing import Any
 
 import pytest
 import tiktoken
+from datatrove.data import Document as Passed
 
 from prism_transformer.core.errors import InputError
 from prism_transformer.data.prepare import Preparation, prepare
 from prism_transformer.data.shards import read_manifest
+from prism_transformer.data.tasks import Filter
 from prism_transformer.data.tokenizer import GPT2_PATTERN, gpt2_ranks
 from tests.data.test_corpora import jsonl
 from tests.data.test_stream import hashes, stream, write_jsonl
@@ -122,14 +124,28 @@ def test_a_bad_record_is_named_as_without_tasks_and_nothing_is_kept(tmp_path: Pa
 
 def test_filters_are_datatroves_and_what_they_leave_out_is_counted(tmp_path: Path) -> None:
     corpus = make(tmp_path / "texts")
-    order = what(corpus, tmp_path / "out", filters=("SamplerFilter:rate=0.0",))
+    order = what(corpus, tmp_path / "out", filters=("SamplerFilter:rate=0.0,seed=0",))
     with pytest.raises(InputError, match=r"has 0 tokens, too few .* 300 records were skipped"):
         prepare(order)
-    kept = prepare(what(corpus, tmp_path / "all", filters=("SamplerFilter:rate=1.0",))).manifest
+    kept = prepare(
+        what(corpus, tmp_path / "all", filters=("SamplerFilter:rate=1.0,seed=0",))
+    ).manifest
     assert sum(shard.documents for shard in kept.shards) == 300
-    for wrong, words in (("KlingonFilter", "is none of datatrove's"), ("SamplerFilter:x=1", "x")):
+    for wrong, words in (
+        ("KlingonFilter", "is none of datatrove's"),
+        ("SamplerFilter:x=1,seed=0", "x"),
+        ("SamplerFilter:rate=0.5", "add seed=0"),
+    ):
         with pytest.raises(InputError, match=words):
             prepare(what(corpus, tmp_path / "wrong", filters=(wrong,)))
+
+
+def test_a_filter_knows_nothing_of_the_pieces_before(tmp_path: Path) -> None:
+    passed = [Passed(text, str(number)) for number, text in enumerate(TEXTS)]
+    step = Filter("SamplerFilter:rate=0.5,seed=3")
+    kept = [[each.id for each in step.run(iter(passed), rank)] for rank in range(3)]
+    assert 100 < len(kept[0]) < 200
+    assert kept[0] == kept[1] == kept[2]
 
 
 def tasks_of(parent: int) -> list[int]:

@@ -10,11 +10,12 @@ import pytest
 
 from prism_transformer.core.table import NONE, Spread
 from prism_transformer.figures.style import arm_tones
+from prism_transformer.recipes.files import changed
 from prism_transformer.reporting import training
-from prism_transformer.reporting.contents import Report
+from prism_transformer.reporting.contents import Report, make_report
 from prism_transformer.reporting.views import View
 from tests.reporting.again import Numbers, cells, drawing, of, pm
-from tests.reporting.studies import beside_others, drawn, views_of
+from tests.reporting.studies import beside_others, drawn, renamed, views_of
 
 
 def test_results(views: list[View], numbers: list[Numbers]) -> None:
@@ -96,6 +97,27 @@ def test_runs(views: list[View], numbers: list[Numbers]) -> None:
     assert done["training time"] == f"{numbers[0]['seconds', 'prism', 0] / 3600:.4f}"
     assert done["peak memory"] == "0.50"
     assert cells(table, study="small", run="prism-seed0")["hardware"] == "8 x NVIDIA H100"
+
+
+def test_corpora_of_a_mixture_have_their_shares(tmp_path: Path) -> None:
+    plain = drawn()
+    named = [{"folder": "data/web", "weight": 3.0}, {"folder": "data/code", "weight": 1.0}]
+    recipe = changed(plain.facts.recipe, {"data.mixture": named}, "test")
+    first, second = views_of(tmp_path, plain, renamed(drawn("mixed"), recipe=recipe))
+    assert training.mixtures([first]) is None
+    table = training.mixtures([first, second])
+    assert table is not None
+    assert [row["corpus"] for row in table.rows] == ["data/web", "data/code"]
+    total = recipe.n_steps * recipe.train.batch_tokens
+    for row, share in zip(table.rows, (0.75, 0.25), strict=True):
+        found, tokens = row["share"], row["training tokens"]
+        assert isinstance(found, Spread)
+        assert isinstance(tokens, Spread)
+        assert found.mean == pytest.approx(100 * share, abs=0.5)
+        assert tokens.mean == pytest.approx(total * found.mean / 100)
+    made = make_report([first, second])
+    assert "mixtures" in {each.key for each in made.tables}
+    assert "mixtures" not in {each.key for each in make_report([first]).tables}
 
 
 def test_rates_taken_beside_other_workers_are_shown_marked_and_on_no_front(tmp_path: Path) -> None:

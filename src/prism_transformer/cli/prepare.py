@@ -41,9 +41,10 @@ def prepare(
     gigatoken: bool = True,
     where: Many = (),
     filter: Many = (),
+    dedup: Many = (),
     token_type: str | None = None,
     tasks: Whole | None = None,
-    on: Literal["here", "slurm"] = "here",
+    on: Literal["here", "slurm", "ray"] = "here",
     sbatch: Many = (),
     verify: Flag = False,
     as_json: Json = False,
@@ -85,12 +86,15 @@ def prepare(
         Read only records whose field fits, as in language=en or "language_score>=0.65".
     filter
         One of datatrove's filters, as in GopherQualityFilter:min_doc_words=20.
+    dedup
+        Leave out what is double: exact; or minhash, also what is nearly the same, as in
+        minhash:n_grams=5. Of datatrove.
     token_type
-        Of token files of other tools (.ds, .npy, .bin with .idx), where they do not say it.
+        Of token files of other tools (.ds, .npy, .bin with an index), where they do not say it.
     tasks
         Share the work out over so many tasks; the shards are the same bytes for any number.
     on
-        Where tasks run: processes here, or an array job of Slurm.
+        Where tasks run: processes here, an array job of Slurm, or Ray where it is installed.
     sbatch
         Options of sbatch, as in partition=cpu.
     verify
@@ -107,6 +111,7 @@ def prepare(
     how |= {
         "where": where,
         "filters": filter,
+        "dedup": dedup,
         "tasks": tasks,
         "on": on,
         "token_type": token_type,

@@ -131,6 +131,6 @@ def _entries(file: Path, found: Foreign, manifest: Manifest) -> Iterator[ShardEn
             documents -= int(np.searchsorted(found.ends, start, "right")) if start else 0
             yield ShardEntry(
                 file=file.name, split=split, tokens=stop - start, documents=documents,
-                text_bytes=0, start=start, token_type=kind, sha256=sha256,
+                text_bytes=0, start=found.header + start, token_type=kind, sha256=sha256,
                 blocks=blocks,
             )  # fmt: skip

@@ -8,20 +8,27 @@ failed task of an array stays failed. Here only what is missing is started again
 from __future__ import annotations
 
 import ctypes
+import logging
 import math
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stderr, suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from time import sleep
 from typing import Any, NamedTuple, Protocol
 
-from datatrove.executor import LocalPipelineExecutor, SlurmPipelineExecutor
+from datatrove.executor import (
+    LocalPipelineExecutor,
+    RayPipelineExecutor,
+    SlurmPipelineExecutor,
+)
 
 from prism_transformer.core.errors import InputError, RunError
 
@@ -53,6 +60,11 @@ class Executor(Protocol):
 
 def _logs(work: Path, stage: Stage) -> str:
     return str(work / "logs" / f"{stage.name}-{stage.first:06d}")
+
+
+def finished(work: Path, stage: Stage) -> set[int]:
+    """Ranks of a stage that datatrove noted as done."""
+    return {int(file.name) for file in (Path(_logs(work, stage)) / "completions").glob("*")}
 
 
 class Share(LocalPipelineExecutor):
@@ -206,6 +218,52 @@ class Slurm:
                 return
 
 
+@dataclass
+class Ray:
+    """Tasks on the cluster of Ray that RAY_ADDRESS names, or on one that is begun here."""
+
+    n_tasks: int
+    where_to_look: str = "its log is in tasks/logs"
+
+    def run(self, work: Path, stage: Stage, pipeline: Pipeline, watch: Watch) -> None:
+        _begin_ray()
+        done, tries = watch(), 0
+        while done < stage.ranks and tries < TRIES:
+            job = RayPipelineExecutor(
+                pipeline(stage),
+                tasks=stage.ranks,
+                workers=self.n_tasks,
+                tasks_per_job=math.ceil(stage.ranks / self.n_tasks),
+                mem_per_cpu_gb=0,  # Ray reserves it, whatever is used
+                logging_dir=_logs(work, stage),
+            )
+            with ThreadPoolExecutor(1) as thread:
+                running = thread.submit(job.run)
+                while not running.done():
+                    watch()
+                    sleep(WAIT)
+            if (error := running.exception()) is not None and not _is_rays(error):
+                raise error
+            before, done = done, watch()
+            tries = 0 if done > before else tries + 1
+            if list((work / "pieces").glob("*.problem")):
+                return
+
+
+def _begin_ray() -> None:
+    import ray
+
+    if not ray.is_initialized():
+        ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+
+
+def _is_rays(error: BaseException) -> bool:
+    """Whether a task failed or died, which is tried again, and not Ray itself."""
+    from ray.exceptions import RayError
+
+    return isinstance(error, RayError)
+
+
 def _submit(job: SlurmPipelineExecutor) -> None:
     try:
         job.run()
@@ -221,6 +279,21 @@ def _is_queued(job: str) -> bool:
     if done.returncode:  # a job that has long ended is not known any more
         return "Invalid job id" not in done.stderr
     return bool(done.stdout.split())
+
+
+def open_executor(on: str, n_tasks: int, sbatch: Sequence[str] = ()) -> Executor:
+    """Where so many tasks are to run; datatrove is quiet from now on."""
+    quiet()
+    if on == "here":
+        return Here(n_tasks)
+    if on == "ray":
+        if find_spec("ray") is None:
+            raise InputError("--on ray: Ray is not installed: pip install ray")
+        return Ray(n_tasks)
+    for option in sbatch:
+        if "=" not in option:
+            raise InputError(f"--sbatch {option!r}: write NAME=VALUE, as in partition=cpu")
+    return Slurm(n_tasks, dict(option.split("=", 1) for option in sbatch))
 
 
 def quiet() -> None:

@@ -1,15 +1,18 @@
-"""Token files of other tools, used as they are: datatrove's .ds, Megatron's .bin, dolma's .npy.
+"""Token files of other tools, used as they are: of datatrove, Megatron, dolma and litdata.
 
-Each is a plain array of tokens. What its tool writes beside it says where documents end and, for
-Megatron, of what type the tokens are; what no file says is asked for by name.
+Each is a plain array of tokens, litdata's behind a header. What its tool writes beside it says
+where documents end and, mostly, of what type the tokens are; what no file says is asked for by
+name.
 """
 
 from __future__ import annotations
 
 import csv
 import gzip
+import json
 import struct
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +30,15 @@ MEGATRON_TYPES = {
     8: "uint16",
     4: "int32",
 }  # the two that its tools choose for tokens
+LITDATA_INDEX = "index.json"
+LITDATA_TYPES = {
+    "no_header_tensor:15": "int32",
+    "no_header_tensor:16": "int32",
+    "no_header_tensor:20": "uint16",
+    "no_header_numpy:2": "int32",
+    "no_header_numpy:5": "uint16",
+    "no_header_numpy:6": "uint32",
+}
 HEAD = struct.Struct("<QBQQ")  # version, type, sequences, documents + 1
 
 
@@ -35,6 +47,8 @@ class Foreign(NamedTuple):
 
     tokens: Tokens
     ends: Tokens
+    header: int = 0
+    """what stands before the first token, in tokens"""
 
 
 def open_foreign(file: Path, token_type: str | None = None) -> Foreign:
@@ -57,9 +71,9 @@ def open_foreign(file: Path, token_type: str | None = None) -> Foreign:
 
 
 def find_foreign(file: Path) -> Callable[[Path, str | None], Foreign] | None:
-    """What reads a file, by its name; a .bin is Megatron's where an .idx is beside it."""
+    """What reads a file, by its name; a .bin is Megatron's with an .idx, litdata's in its index."""
     if file.suffix == ".bin" and not file.with_suffix(".idx").exists():
-        return None
+        return _litdata if file.name in _chunks(file.parent) else None
     return ENDINGS.get(file.suffix)
 
 
@@ -147,6 +161,69 @@ def _dolma(file: Path, token_type: str | None) -> Foreign:
     except (OSError, EOFError, ValueError, IndexError) as error:
         raise ShardError(f"{index}: is damaged: {error}") from None
     return Foreign(_mapped(file, _known(file, token_type)), ends)
+
+
+class _Chunk(NamedTuple):
+    """What litdata's index says of a file."""
+
+    items: int
+    tokens: int
+    config: dict[str, Any]
+
+
+def _chunks(folder: Path) -> dict[str, _Chunk]:
+    """Every file that an index of litdata's in a folder names; none where it is no such index."""
+    index = folder / LITDATA_INDEX
+    try:
+        return _read_chunks(index, index.stat().st_mtime_ns)
+    except OSError:
+        return {}
+
+
+@lru_cache(maxsize=4)
+def _read_chunks(index: Path, _: int) -> dict[str, _Chunk]:
+    try:
+        found = json.loads(index.read_bytes())
+        config = dict(found["config"])
+        return {
+            str(each["filename"]): _Chunk(int(each["chunk_size"]), int(each["dim"] or 0), config)
+            for each in found["chunks"]
+        }
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return {}  # somebody else's
+
+
+def _litdata(file: Path, token_type: str | None) -> Foreign:
+    chunk = _chunks(file.parent)[file.name]
+    said = _said_by_litdata(file, chunk.config)
+    if token_type not in (None, said):
+        raise ShardError(f"{file}: its index says {said}, --token-type {token_type}")
+    size, width = 4 * (chunk.items + 2), TYPES[said].itemsize  # of the header, of a token
+    n_bytes = _size(file)
+    head = np.fromfile(file, "<u4", chunk.items + 2)
+    if n_bytes != size + width * chunk.tokens or tuple(head[:2]) != (chunk.items, size):
+        raise ShardError(
+            f"{file}: has {n_bytes} bytes where its index promises {chunk.items} documents of "
+            f"{chunk.tokens} {said} tokens in all; it is truncated or of another type"
+        )
+    ends = (head[2:].astype(np.int64) - size) // width
+    header = size // width
+    return Foreign(_mapped(file, said)[header:], ends, header)
+
+
+def _said_by_litdata(file: Path, config: dict[str, Any]) -> str:
+    """The type of the tokens; what is no plain array of them is refused."""
+    for key in ("compression", "encryption"):
+        if config.get(key):
+            raise ShardError(f"{file}: has {key} {config[key]}; write it without, or unpack it")
+    formats = config.get("data_format")
+    kind = LITDATA_TYPES.get(str(formats[0])) if formats and len(formats) == 1 else None
+    if config.get("item_loader") != "TokensLoader" or kind is None:
+        raise ShardError(
+            f"{file}: its items are {formats}; only tokens are read that were written with "
+            "TokensLoader as int32, uint16 or uint32"
+        )
+    return kind
 
 
 ENDINGS = {".ds": _datatrove, ".bin": _megatron, ".npy": _dolma}

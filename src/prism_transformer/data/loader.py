@@ -25,6 +25,7 @@ from prism_transformer.core.disk import file_sha256, read_whole, write_whole
 from prism_transformer.core.errors import InputError
 from prism_transformer.data.shards import (
     HEADER_BYTES,
+    Manifest,
     ShardEntry,
     ShardError,
     Split,
@@ -130,6 +131,7 @@ class Windows:
     def read(self, indices: Iterable[int]) -> NDArray[np.int64]:
         """Windows by their number: (count, seq_len + 1), the only copy that is made."""
         wanted = list(indices)
+        self._check_shards_of(wanted)
         rows = np.empty((len(wanted), self.seq_len + 1), np.int64)
         for row, index in zip(rows, wanted, strict=True):
             self._copy(index * self.seq_len, row)
@@ -140,26 +142,36 @@ class Windows:
 
         The sequence is the same for everybody; ranks and micro-batches take their parts of it.
         """
-        size = len(self)
-        places = (divmod(index, size) for index in range(first, first + count))
-        return self.read(permuted(index, size, seed, epoch) for epoch, index in places)
+        return self.read(self.place(seed, index) for index in range(first, first + count))
+
+    def place(self, seed: int, index: int) -> int:
+        """Number of the window at an index of that sequence."""
+        epoch, index = divmod(index, len(self))
+        return permuted(index, len(self), seed, epoch)
+
+    def order(self, seed: int, count: int) -> Iterator[str]:
+        """The beginning of that sequence in writing: what proves two orders alike."""
+        return (str(self.place(seed, index)) for index in range(count))
 
     def _copy(self, start: int, row: Tokens) -> None:
         """Fill a row from the concatenated shards."""
         filled = 0
         while filled < len(row):
             number = bisect_right(self.ends, start + filled)
-            shard = self._sound_shard(number)
+            shard = self.shard(number)
             offset = start + filled - (self.ends[number] - len(shard))
             piece = shard[offset : offset + len(row) - filled]
             row[filled : filled + len(piece)] = piece
             filled += len(piece)
 
-    def _sound_shard(self, number: int) -> Tokens:
-        """A shard, checked in full when it is first used."""
-        if number not in self.sound:
-            self.check([number])
-        return self.shard(number)
+    def _check_shards_of(self, indices: Sequence[int]) -> None:
+        """Check shards in full when they are first used, those of a batch side by side."""
+        used: set[int] = set()
+        for start in (index * self.seq_len for index in indices):
+            first, last = (bisect_right(self.ends, at) for at in (start, start + self.seq_len))
+            used.update(range(first, last + 1))
+        if new := sorted(used - self.sound):
+            self.check(new)
 
     def check(self, numbers: Iterable[int] | None = None) -> None:
         """Check shards in full, all of them unless some are named: their sums and token ids.
@@ -203,9 +215,14 @@ class Windows:
         check_tokens(file, tokens, self.vocab_size)
 
 
-def open_windows(folder: Path, split: Split, seq_len: int, vocab_size: int) -> Windows:
-    """The windows of a prepared folder, or of one with shards of other software."""
-    manifest = read_manifest(folder)
+def open_windows(
+    folder: Path, split: Split, seq_len: int, vocab_size: int, manifest: Manifest | None = None
+) -> Windows:
+    """The windows of a prepared folder, or of one with shards of other software.
+
+    ``manifest`` is the folder's, where it was read already.
+    """
+    manifest = manifest or read_manifest(folder)
     if manifest is None:  # told apart by name alone: fineweb_val_000000.bin
         files = sorted(folder.glob(f"*{split}*.bin"))
         if not files:
@@ -254,12 +271,12 @@ def check_sample(folder: Path, shards: Sequence[ShardEntry], count: int = SAMPLE
     were. Manifests of before parts had sums have nothing to hold them against.
     """
     summed = [(shard, shard.blocks) for shard in shards if shard.blocks is not None]
-    ends = list(accumulate(len(blocks.sha256) for _, blocks in summed))
+    ends = list(accumulate(blocks.count for _, blocks in summed))
     n_parts = ends[-1] if ends else 0
     for part in SystemRandom().sample(range(n_parts), min(count, n_parts)):
         place = bisect_right(ends, part)
         shard, blocks = summed[place]
-        number = part - (ends[place] - len(blocks.sha256))
+        number = part - (ends[place] - blocks.count)
         if blocks.differs(folder / shard.file, number):
             raise ShardError(
                 f"{folder / shard.file}: is not the shard that was prepared: it differs from byte "

@@ -28,7 +28,7 @@ from prism_transformer.data.shards import Tokens, variant_for
 from prism_transformer.data.stream import SAMPLE, Encoded, encode_documents, hold_against_tiktoken
 from prism_transformer.data.tokenizer import Tokenizer
 
-LEFT_OUT = "left out by filters"
+LEFT_OUT, DOUBLE = "left out by filters", "duplicates of others"
 TOKENS, TEXT, SOURCE, RECORD = range(4)  # columns of a piece's documents
 
 

@@ -81,13 +81,16 @@ class Preparation:
     """conditions on fields, as in ``language=en`` or ``language_score>=0.65``"""
     filters: Sequence[str] = ()
     """of datatrove, by name, as in ``GopherQualityFilter:min_doc_words=20``"""
+    dedup: Sequence[str] = ()
+    """leave out documents that are double, by datatrove: ``exact``, or ``minhash`` for those that
+    are nearly the same, as in ``minhash:n_grams=5``"""
     tasks: int | None = None
     """share the work out over so many tasks; the shards are the same bytes for any number"""
     token_type: str | None = None
     """of another tool's token files, where they do not say: uint16, uint32 or int32"""
     piece_bytes: int = 2**26
-    """of text that a task takes at once; the shards do not depend on it"""
-    on: Literal["here", "slurm"] = "here"
+    """of text that a task takes at once; without ``dedup`` the shards do not depend on it"""
+    on: Literal["here", "slurm", "ray"] = "here"
     """where tasks run"""
     sbatch: Sequence[str] = ()
     """options of sbatch, as in ``partition=cpu``"""
@@ -228,25 +231,18 @@ def _corpus(order: Preparation) -> Corpus:
 
 
 def _executor(order: Preparation) -> Executor | None:
-    """Where tasks run, if there are any; filters are datatrove's and need one."""
-    if order.tasks is None and not order.filters and order.on == "here":
+    """Where tasks run, if there are any; filters and deduplication are datatrove's and need one."""
+    if order.tasks is None and not (order.filters or order.dedup) and order.on == "here":
         return None
     if find_spec("datatrove") is None:
         raise InputError(
-            "tasks and filters need datatrove: pip install 'prism-transformer[data-scale]'"
+            "tasks, filters and dedup need datatrove: pip install 'prism-transformer[data-scale]'"
         )
     if order.tasks is not None and order.tasks < 1:
         raise InputError(f"--tasks {order.tasks}: give at least 1")
-    from prism_transformer.data.executors import Here, Slurm, quiet
+    from prism_transformer.data.executors import open_executor
 
-    quiet()
-    n_tasks = order.tasks or 1
-    if order.on == "here":
-        return Here(n_tasks)
-    for option in order.sbatch:
-        if "=" not in option:
-            raise InputError(f"--sbatch {option!r}: write NAME=VALUE, as in partition=cpu")
-    return Slurm(n_tasks, dict(option.split("=", 1) for option in order.sbatch))
+    return open_executor(order.on, order.tasks or 1, order.sbatch)
 
 
 def _write_by_tasks(
@@ -266,6 +262,7 @@ def _write_by_tasks(
         ranks=order.ranks,
         gigatoken=order.gigatoken,
         filters=list(order.filters),
+        dedup=list(order.dedup),
         piece_bytes=order.piece_bytes,
         folder=order.place.resolve(),
         vocab_size=manifest.vocab_size,
@@ -317,6 +314,7 @@ def _manifest(
         revision=corpus.revision,
         where=list(order.where),
         filters=list(order.filters),
+        dedup=list(order.dedup),
     )
     old = read_manifest(order.place)
     if old is None:
@@ -333,7 +331,7 @@ def _manifest(
 
 def _where(file: Path, shard: ShardEntry) -> str:
     """Which part of a shard is not what it was, where its manifest knows parts."""
-    for number in range(len(shard.blocks.sha256) if shard.blocks else 0):
+    for number in range(shard.blocks.count if shard.blocks else 0):
         if shard.blocks and shard.blocks.differs(file, number):
             return f" from byte {number * shard.blocks.size} on"
     return ""

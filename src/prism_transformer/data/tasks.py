@@ -7,6 +7,7 @@ is whole or not there, and a task that comes again does only what is missing.
 
 tasks/ (in the folder of the shards, until they are complete)
   order.json    what is prepared, and how: all that a task needs to know
+  dedup-0/      signatures of documents, and those that are double
   pieces/       encoded pieces
   shards.json   where shards begin and end; shards/ what was written of them
   logs/         datatrove's own: completions, statistics, a log of each rank
@@ -21,6 +22,7 @@ import sys
 from bisect import bisect_right
 from collections.abc import Iterator
 from functools import cache
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +37,10 @@ from prism_transformer.core.progress import Advance, Tell, silent
 from prism_transformer.data import tokenizer as tokenizers
 from prism_transformer.data.assembly import Cut, Pieces, Plan, enough, plan_shards, write_cut
 from prism_transformer.data.corpora import Corpus, Document, Piece, open_corpus
-from prism_transformer.data.executors import Executor, Stage
+from prism_transformer.data.dedup import Dedup, LeaveOut, Sign, read_dedups
+from prism_transformer.data.executors import Executor, Stage, finished
 from prism_transformer.data.pieces import (
+    DOUBLE,
     LEFT_OUT,
     PieceFiles,
     PieceWriter,
@@ -66,6 +70,7 @@ class TaskOrder(BaseModel):
     ranks: Path | None
     gigatoken: bool
     filters: list[str]
+    dedup: list[str]
     piece_bytes: int
     folder: Path
     """of the shards"""
@@ -121,15 +126,34 @@ class ReadPiece(PipelineStep):
             yield Passed(document.text, str(document.position), metadata=where)
 
 
+class Filter(PipelineStep):
+    """One of datatrove's filters, made anew for each piece.
+
+    What it has drawn or counted must not depend on which pieces a task had before.
+    """
+
+    name = "filters"
+    type = "FILTER"
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text = text
+
+    def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> Iterator[Passed]:
+        step = read_filter(self.text)
+        self.stats = step.stats
+        yield from step.run(data, rank, world_size)
+
+
 class WritePiece(PipelineStep):
     """Encodes what is left of a piece when every filter has seen it."""
 
     name = "encoded pieces"
     type = "WRITER"
 
-    def __init__(self, work: Path, reader: ReadPiece) -> None:
+    def __init__(self, work: Path, reader: ReadPiece, leave_out: list[LeaveOut]) -> None:
         super().__init__()
-        self.work, self.reader = work, reader
+        self.work, self.reader, self.leave_out = work, reader, leave_out
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> Iterator[Passed]:
         files = PieceFiles(self.work / "pieces", self.reader.first + rank)
@@ -149,7 +173,11 @@ class WritePiece(PipelineStep):
             numbers.append(passed.metadata["number"])
             yield Document(tuple(passed.metadata["position"]), passed.text)
         left_out = sorted(set(range(1, self.reader.count + 1)) - set(numbers))
-        skipped += [Skipped(bisect_right(numbers, each), LEFT_OUT) for each in left_out]
+        double = set().union(*(step.found for step in self.leave_out))
+        skipped += [
+            Skipped(bisect_right(numbers, each), DOUBLE if each in double else LEFT_OUT)
+            for each in left_out
+        ]
         skipped += [
             Skipped(bisect_right(numbers, each.behind), each.cause) for each in self.reader.skipped
         ]
@@ -180,7 +208,16 @@ def pipeline(work: Path, stage: str, first: int) -> list[PipelineStep]:
         return [WriteShard(work)]
     order = TaskOrder.model_validate_json((work / "order.json").read_bytes())
     reader = ReadPiece(work, first)
-    return [reader, *map(read_filter, order.filters), WritePiece(work, reader)]
+    steps: list[PipelineStep] = [reader, *map(Filter, order.filters)]
+    leave_out: list[LeaveOut] = []
+    for dedup in read_dedups(order.dedup, work):
+        if stage == f"{dedup.name}-sign":
+            return [*steps, *leave_out, Sign(dedup.signing(), work)]
+        for finding in dedup.finding():
+            if stage == f"{dedup.name}-{finding.name}":
+                return [finding.make()]
+        leave_out.append(LeaveOut(dedup.leaving_out(), first))
+    return [*steps, *leave_out, WritePiece(work, reader, leave_out)]
 
 
 def read_filter(text: str) -> PipelineStep:
@@ -191,7 +228,10 @@ def read_filter(text: str) -> PipelineStep:
         raise InputError(f"--filter {name!r}: is none of datatrove's: {', '.join(known)}")
     try:
         pairs = [each.split("=", 1) for each in options.split(",") if each]
-        return getattr(filtering, name)(**{key: _value(value) for key, value in pairs})
+        kind = getattr(filtering, name)
+        if "seed" in signature(kind).parameters and "seed" not in dict(pairs):
+            raise ValueError("without a seed it may keep others every time; add seed=0")
+        return kind(**{key: _value(value) for key, value in pairs})
     except (TypeError, ValueError, ImportError) as error:
         raise InputError(f"--filter {text}: cannot be used: {error}") from None
 
@@ -209,14 +249,17 @@ def write_by_tasks(
     """Write every shard, and note all in the manifest; what earlier tasks left is used."""
     if manifest.complete:
         return
+    work = order.folder.resolve() / WORK
     for each in order.filters:
         read_filter(each)  # before anything is done
-    work = order.folder.resolve() / WORK
+    dedups = read_dedups(order.dedup, work)
     _opened.cache_clear()  # another order may have had this folder
     _tokenizer.cache_clear()
     _take_up(work, order)
     manifest.save(order.folder)
     corpus = order.open_corpus()
+    for dedup in dedups:
+        _find_double(work, dedup, len(corpus.pieces(order.piece_bytes)), executor, tell)
     pieces = _encode(work, corpus, order, manifest, executor, tell)
     plan = plan_shards(pieces, manifest, corpus.n_bytes)
     _cut(work, plan, len(pieces.facts), manifest, executor, tell)
@@ -240,6 +283,22 @@ def _take_up(work: Path, order: TaskOrder) -> None:
         write_whole(work / "order.json", text)
         for problem in (work / "pieces").glob("*.problem"):  # it may have been mended
             problem.unlink()
+
+
+def _find_double(work: Path, dedup: Dedup, n_pieces: int, executor: Executor, tell: Tell) -> None:
+    """Sign every piece, also those that nobody may want, and find what is double among all."""
+    parts = [("sign", n_pieces), *((each.name, each.ranks) for each in dedup.finding())]
+    for name, ranks in parts:
+        stage = Stage(f"{dedup.name}-{name}", 0, ranks)
+
+        def watch(stage: Stage = stage, name: str = name) -> int:
+            done = len(finished(work, stage))
+            tell(Advance(f"{dedup.kind}: {name}", done, stage.ranks, "parts"))
+            return done
+
+        executor.run(work, stage, lambda s: pipeline(work, s.name, s.first), watch)
+        if missing := sorted(set(range(ranks)) - finished(work, stage)):
+            raise InputError(_problem(work / "pieces", missing[0], executor))
 
 
 def _encode(

@@ -246,10 +246,11 @@ def _engines(model: AnyPrism, form: Form) -> str:
 def _numbers(run: Path, checkpoint: Path) -> str:
     """What a model card says of a run."""
     recipe, state = read_run(run), read_state(checkpoint)
+    data = recipe.data
     start = read_environment(run).get("start")
     trained = (
         f"Trained for {state.step:,} of {recipe.n_steps:,} steps, {state.tokens:,} tokens of "
-        f"`{recipe.data.corpus}` (tokenizer `{recipe.data.tokenizer}`, seed {recipe.train.seed})"
+        f"`{data.trained_on}` (tokenizer `{data.tokenizer}`, seed {recipe.train.seed})"
         + ("." if start is None else f", from the weights of `{start['source']}`.")
     )
     losses = [row for row in read_metrics(run, state.metrics_bytes) if row["kind"] == "val"]
@@ -258,7 +259,7 @@ def _numbers(run: Path, checkpoint: Path) -> str:
     last = losses[-1]
     return (
         f"{trained} Validation loss at step {last['step']:,}: {last['loss']:.4f} nats per token "
-        f"over {recipe.data.val_tokens:,} tokens."
+        f"over {data.val_tokens:,} tokens."
     )
 
 

@@ -219,8 +219,12 @@ def _explain(details: Mapping[str, Any], origins: Origins, file: Path) -> str:
         "extra_forbidden": _suggestion(key, details["input"]),
     }
     # What is missing was set nowhere, so the file that was asked for is to blame.
-    origin = file if details["type"] == "missing" else origins.get(key, file)
-    return explain(origin, details, key=key, remedies=remedies)
+    origin = origins.get(key, file)
+    if len(details["loc"]) > 2:  # within a value, as in data.mixture.0.weight
+        return explain(origin, details)
+    return explain(
+        file if details["type"] == "missing" else origin, details, key=key, remedies=remedies
+    )
 
 
 def _suggestion(key: str, value: Any) -> str:

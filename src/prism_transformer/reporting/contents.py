@@ -34,7 +34,7 @@ TABLES = (
     training.results, contrasts.differences, contrasts.contrasts, rates.rates, layers.effects,
     layers.held_out, schedules.ablation, evaluation.benchmarks, evaluation.benchmark_differences,
     milestones.milestones, evaluation.inference,
-    schedules.configurations, schedules.schedules, training.runs,
+    schedules.configurations, schedules.schedules, training.mixtures, training.runs,
 )  # fmt: skip
 CONTRASTED: tuple[Draw, ...] = (
     contrasts.difference_figure, contrasts.leading_figure, training.gap_figure,
@@ -46,7 +46,7 @@ MEASURED: tuple[Draw, ...] = (
     schedules.schedule_map,
 )  # fmt: skip
 # While runs come in: what they did, and nothing that would decide.
-LIVE_TABLES = (training.results, training.runs)
+LIVE_TABLES = (training.results, training.mixtures, training.runs)
 LIVE_CONTRASTED: tuple[Draw, ...] = (contrasts.difference_figure, training.gap_figure)
 LIVE_MEASURED: tuple[Draw, ...] = (training.loss_curves,)
 
@@ -139,7 +139,9 @@ def make_report(views: Sequence[View], *, live: bool = False, stopped: bool = Fa
         title=f"Prism Transformer: {', '.join(names)}",
         studies=tuple(_part(list(own), tones, live) for _, own in points),
         claims=() if live else tuple(judge_claims(views)),
-        tables=tuple(make(views) for make in (LIVE_TABLES if live else TABLES)),
+        tables=tuple(
+            made for make in (LIVE_TABLES if live else TABLES) if (made := make(views)) is not None
+        ),
         scales=None if live else training.scales_figure(views, tones),
         audit=() if live else tuple(audit()),
         tones=tones,

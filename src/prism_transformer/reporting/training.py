@@ -18,9 +18,11 @@ from prism_transformer.core.table import (
     signed,
     words,
 )
+from prism_transformer.data.mixture import given
 from prism_transformer.figures.chart import Chart
 from prism_transformer.figures.comparisons import across_sizes, curves, front
 from prism_transformer.figures.style import Tones
+from prism_transformer.recipes.files import changed
 from prism_transformer.reporting.exhibits import (
     NATS,
     STUDY,
@@ -87,6 +89,33 @@ def _paper_loss(view: View, arm: str) -> Value:
     if kind is not None and view.scale is not None:
         return Spread(view.scale.loss[kind], view.scale.loss_std[kind])
     return row.loss if row else None
+
+
+def mixtures(views: Sequence[View]) -> Table | None:
+    """What the corpora of each mixture give to training; None where nothing is mixed."""
+    columns = [
+        *words("study", "corpus"), Column("weight", digits=4), Column("seeds"),
+        Column("share", "%", 2), Column("training tokens", places=0),
+    ]  # fmt: skip
+    rows: list[Row] = []
+    for view in views:
+        seeds = sorted({run.seed for run in view.runs}) or [view.recipe.train.seed]
+        drawn = [given(changed(view.recipe, {"train.seed": each}, view.key)) for each in seeds]
+        for parts in zip(*drawn, strict=True):
+            rows.append({
+                "study": view.name, "corpus": parts[0].folder, "weight": parts[0].weight,
+                "seeds": len(seeds), "share": over_seeds(100 * part.share for part in parts),
+                "training tokens": over_seeds(
+                    part.windows * view.recipe.model.seq_len for part in parts
+                ),
+            })  # fmt: skip
+    note = (
+        "Share of the training windows from the first step to the last; the same for all arms of "
+        "a seed. Weights are exact in every 1,000 windows. Validation is the slice of "
+        "data.folder, whatever is mixed."
+    )
+    made = make_table("mixtures", "Corpora of the mixture", columns, rows, views, note=note)
+    return made if rows else None
 
 
 def runs(views: Sequence[View]) -> Table:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from prism_transformer.core.errors import InputError
 from prism_transformer.data.loader import Windows
+from prism_transformer.data.mixture import Mixture
 from prism_transformer.model import PrismLM
 from prism_transformer.models.reslice import matched, under
 from prism_transformer.models.weights import SCHEDULE, WEIGHTS_FILE, load_model, read_tensors
@@ -42,7 +43,7 @@ class Shared:
     model: PrismLM
     weights: Tensors
     moments: Tensors
-    train: Windows
+    train: Windows | Mixture
     val: Windows
     settings: Settings
 

@@ -13,6 +13,7 @@ from prism_transformer.core.disk import check_new
 from prism_transformer.core.errors import InputError
 from prism_transformer.core.progress import Advance, Measured, Note, Tell, silent
 from prism_transformer.data.corpora import EMBEDDED
+from prism_transformer.data.mixture import Mixture, given
 from prism_transformer.data.prepare import ensure_prepared
 from prism_transformer.models.cost import parameters, size_text
 from prism_transformer.recipe import Recipe, differences
@@ -168,15 +169,30 @@ def _introduction(job: Job) -> Iterator[str]:
         f"{recipe.train.batch_tokens:,} tokens, {recipe.train.micro_batch} sequences x "
         f"{job.passes} passes x {processes}"
     )
-    epochs = recipe.train.tokens / (len(job.train) * recipe.model.seq_len)
-    if epochs > 1:
-        yield f"{recipe.train.tokens:,} tokens are {epochs:.1f} epochs of {recipe.data.folder}"
+    yield from _epochs(job)
     compiled = "compiled" if settings.compiled else "not compiled"
     yield f"{settings.device}, {settings.precision}, {compiled}: {settings.compile_reason}"
     if settings.precision_reason:
         yield settings.precision_reason
-    if job.train.sha256 is None:
+    if None in (job.train.sha256 or (None,)):
+        where = "data.mixture" if recipe.data.mixture else recipe.data.folder
         yield (
-            f"{recipe.data.folder}: shards without a manifest; header, length and token ids are "
+            f"{where}: shards without a manifest; header, length and token ids are "
             "checked, sha256 is not"
         )
+
+
+def _epochs(job: Job) -> Iterator[str]:
+    """How often the run sees its data; of a mixture, what each corpus gives."""
+    recipe = job.recipe
+    if isinstance(job.train, Mixture):
+        for part, windows in zip(given(recipe), job.train.parts, strict=True):
+            yield (
+                f"mixture: {part.folder}: {part.share:.1%} of the training windows, "
+                f"{part.windows:,}, {part.windows / len(windows):.2g} epochs of it"
+            )
+        yield f"validation: {recipe.data.folder}, whatever is mixed"
+        return
+    epochs = recipe.train.tokens / (len(job.train) * recipe.model.seq_len)
+    if epochs > 1:
+        yield f"{recipe.train.tokens:,} tokens are {epochs:.1f} epochs of {recipe.data.folder}"

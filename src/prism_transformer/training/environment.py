@@ -17,7 +17,8 @@ import numpy as np
 import torch
 
 from prism_transformer import __version__
-from prism_transformer.data.loader import Windows, permuted
+from prism_transformer.data.loader import Windows
+from prism_transformer.data.mixture import Mixture
 from prism_transformer.model import PrismLM
 from prism_transformer.models.weights import fingerprint
 from prism_transformer.recipe import Recipe
@@ -37,7 +38,7 @@ PACKAGES = ("torch", "numpy", "safetensors", "pydantic")
 def environment(
     recipe: Recipe,
     model: PrismLM,
-    train: Windows,
+    train: Windows | Mixture,
     val: Windows,
     settings: Settings,
     start: Start | None = None,
@@ -90,19 +91,20 @@ def changes(before: Row, now: Row) -> list[str]:
     ]
 
 
-def data_hashes(train: Windows, val: Windows, recipe: Recipe) -> Row:
+def data_hashes(train: Windows | Mixture, val: Windows, recipe: Recipe) -> Row:
     """What a run reads: its order of windows as a hash, and each shard as its manifest has it."""
     size, seed = len(train), recipe.train.seed
     # All that the order is a function of, and its beginning.
     order = hashlib.sha256(f"{seed} {size} {train.seq_len}\n".encode())
-    for index in range(min(ORDER_SAMPLE, size)):
-        order.update(f"{permuted(index, size, seed, 0)} ".encode())
+    for place in train.order(seed, min(ORDER_SAMPLE, size)):
+        order.update(f"{place} ".encode())
     if (masking := objective_of(recipe).masking) is not None:
         sample = np.zeros((MASKS_SAMPLE, train.seq_len), np.int64)
         for part in masking.masked(sample, range(MASKS_SAMPLE), seed):
             order.update(part.astype("<i8").tobytes())
     shards = {}
-    for windows in (train, val):
+    both: tuple[Windows | Mixture, ...] = (train, val)
+    for windows in both:
         for index, (name, tokens) in enumerate(zip(windows.names, windows.lengths, strict=True)):
             digest = windows.sha256[index] if windows.sha256 else None
             shards[name] = {"tokens": tokens, "sha256": digest}

@@ -19,8 +19,8 @@ from torch.distributed.fsdp import FSDPModule
 
 from prism_transformer.core.disk import locked, new_folder
 from prism_transformer.core.errors import InputError, RunError
-from prism_transformer.data.loader import Windows, open_windows
-from prism_transformer.data.shards import read_manifest
+from prism_transformer.data.loader import Windows
+from prism_transformer.data.mixture import Mixture, open_splits
 from prism_transformer.model import PrismLM
 from prism_transformer.models.weights import SCHEDULE, WEIGHTS_FILE, check_schedule, read_tensors
 from prism_transformer.recipe import OptimConfig, Recipe, differences
@@ -72,7 +72,7 @@ class Job:
     recipe: Recipe
     settings: Settings
     world: World
-    train: Windows
+    train: Windows | Mixture
     val: Windows
     model: PrismLM
     wrapped: nn.Module
@@ -169,30 +169,15 @@ class Job:
         self.world.wait()
 
 
-def open_data(recipe: Recipe, world: World | None = None) -> tuple[Windows, Windows]:
+def open_data(recipe: Recipe, world: World | None = None) -> tuple[Windows | Mixture, Windows]:
     """Training and validation windows, checked against the recipe."""
-    folder, data, config = Path(recipe.data.folder), recipe.data, recipe.model
-    if not folder.is_dir():
-        raise InputError(f"{folder}: no shards there; `prism prepare --recipe ...` makes them")
-    manifest = read_manifest(folder)
-    if manifest is not None and manifest.tokenizer != data.tokenizer:
-        raise InputError(
-            f"{folder}: its shards were made with tokenizer {manifest.tokenizer}, the recipe says "
-            f"{data.tokenizer}"
-        )
-    train = open_windows(folder, "train", config.seq_len, config.vocab_size)
-    val = open_windows(folder, "val", config.seq_len, config.vocab_size)
-    if len(val) * config.seq_len < data.val_tokens:
-        raise InputError(
-            f"{folder}: its validation slice has {len(val) * config.seq_len} tokens, the recipe "
-            f"scores {data.val_tokens}"
-        )
+    train, val = open_splits(recipe)
     if world is not None and world.size > 1:
         _check_once(train, val, world)
     return train, val
 
 
-def _check_once(train: Windows, val: Windows, world: World) -> None:
+def _check_once(train: Windows | Mixture, val: Windows, world: World) -> None:
     """Check every shard in one process, before the first step: the others would all do the same.
 
     Alone, a process checks each shard when it first reads of it.
@@ -290,7 +275,7 @@ def _assemble(
     recipe: Recipe,
     settings: Settings,
     world: World,
-    data: tuple[Windows, Windows],
+    data: tuple[Windows | Mixture, Windows],
     model: PrismLM,
     checkpoint: Path | None,
     changed: Sequence[str] = (),
