@@ -30,9 +30,9 @@ LADDERS: dict[str, list[str]] = {
     "study": [
         "metrics", "statistics", "multiplicity", "looks", "collected", "factorial", "tuning",
         "benchmarks", "contrasts", "envelope", "compare", "sentences", "spec", "arms", "plan",
-        "selection", "earlier", "runs", "rates", "collect", "grouping", "sharing", "storage",
-        "queue", "folder", "forecast", "launch", "worker", "process", "pool", "api", "search",
-        "slurm",
+        "selection", "earlier", "runs", "rates", "numbers", "collect", "grouping", "sharing",
+        "storage", "queue", "folder", "forecast", "launch", "worker", "process", "pool", "api",
+        "search", "slurm",
     ],
     "search": [
         "ranking", "scores", "solve", "shared", "one_shot", "blocks", "judge", "learned", "paths",

@@ -104,4 +104,4 @@ def with_rope_scaling(model: Any, scaling: str) -> Any:
         why = first_line(error)
         raise InputError(f"--rope-scaling {scaling}: {type(model).__name__}: {why}") from None
     scaled.load_state_dict(model.state_dict())
-    return scaled.eval()
+    return scaled.to(model.device, model.dtype).eval()
