@@ -40,12 +40,12 @@ def test_the_figure_has_every_seed_and_the_answer_speaks_of_it(tmp_path: Path) -
     assert report.studies[0].front[0].key == "context-lengths"
     answer = report.studies[0].answer.answer
     assert "In sequences of 1,024 tokens, 8 times the training context" in answer
-    assert "with scaling yarn, the least rise, the mean loss changes by: uniform +0.0" in answer
-    assert answer.endswith("; between arms nothing is decided.")
-    assert "as they are, the mean loss changes by: uniform +0.8" in answer
-    assert "; decided is prism against uniform (prism minus uniform: \u22120.4" in answer
+    assert "; with scaling yarn, the least rise, uniform +0.0" in answer
+    assert answer.endswith(" (nothing is decided between arms).")
+    assert "in nats: with positions as they are, uniform +0.8" in answer
+    assert " (decided is prism against uniform (prism minus uniform: \u22120.4" in answer
     said = " ".join(figure.says)
-    assert "with positions as they are, the mean loss changes by: uniform +0.8" in said
+    assert "with positions as they are, uniform +0.8" in said
     assert "scaling=none, frequencies (prism minus tiled): \u22120.5" in said
     assert "Loss beyond the training context" in to_text(report)
     row = cells(rises(views), scaling="none", contrast="frequencies")

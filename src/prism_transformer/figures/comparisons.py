@@ -151,7 +151,7 @@ def against_rate(table: Table, x: str, y: str, best: str, tones: Tones, top: flo
 
 @mpl.rc_context(PAGE_STYLE)
 def by_length(table: Table, panel: str, x: str, y: str, tones: Tones) -> Chart:
-    """Means joined and seeds as dots (columns ``seed N``), a panel for each value of ``panel``."""
+    """Means, and every seed as a thin line (columns ``seed N``); a panel for each of ``panel``."""
     seeds = [column.key for column in table.columns if column.key.startswith("seed ")]
     kinds = list(dict.fromkeys(str(row[panel]) for row in table.rows))
     chart, axes = canvas(WHOLE if len(kinds) > 1 else HALF, HEIGHT, len(kinds))
@@ -159,12 +159,13 @@ def by_length(table: Table, panel: str, x: str, y: str, tones: Tones) -> Chart:
         ax.sharey(axes[0])
         for arm, rows in by_arm(table).items():
             here, tone = [row for row in rows if row[panel] == kind], tones[arm]
-            dots = [(_number(r[x]), _number(r[s])) for r in here for s in seeds if r[s] is not None]
-            if not dots:
-                continue
-            xs, ys = [at for at, _ in dots], [loss for _, loss in dots]
-            points = ax.scatter(xs, ys, s=9, color=tone.light, alpha=0.45, linewidths=0)
-            chart.mark(points, arm)
+            for seed in seeds:
+                own = [
+                    (_number(row[x]), _number(row[seed])) for row in here if row[seed] is not None
+                ]
+                at, losses = [length for length, _ in own], [loss for _, loss in own]
+                (faint,) = ax.plot(at, losses, color=tone.light, lw=0.7, alpha=0.45)
+                chart.mark(faint, arm)
             at, means = [_number(row[x]) for row in here], [_number(row[y]) for row in here]
             (line,) = ax.plot(
                 at, means, color=tone.light, marker=tone.marker, markersize=3.2, zorder=3

@@ -88,28 +88,34 @@ def _beyond(view: View) -> str:
     found = view.lengths
     if found is None:
         return ""
-    said = ""
+    said = []
     for scaling in dict.fromkeys((NO_SCALING, found.best)):
         clear = [
             f"{each.name} ({described(each.weights)}: {signed(each.difference.mean)})"
             for each in found.contrasts
             if each.values[SCALING] == scaling and each.decided and each.difference is not None
         ]
-        sure = f"decided is {', '.join(clear)}" if clear else "between arms nothing is decided"
-        said += f" {rises_said(found, scaling)[:-1]}; {sure}."
-    return said
+        sure = f"decided is {', '.join(clear)}" if clear else "nothing is decided between arms"
+        said.append(f"{_rises(found, scaling)} ({sure})")
+    return f" {_read_on(found)}{'; '.join(said)}."
 
 
-def rises_said(found: Lengths, scaling: str) -> str:
-    """By how much each arm's loss rises at the longest length."""
+def rises_said(found: Lengths) -> str:
+    """By how much each arm's loss rises at the longest length, under every scaling."""
+    return f"{_read_on(found)}{'; '.join(_rises(found, each) for each in found.at_longest)}."
+
+
+def _read_on(found: Lengths) -> str:
+    times = f"{found.times:g} times the training context"
+    return f"In sequences of {found.longest:,} tokens, {times}, the mean loss changes, in nats: "
+
+
+def _rises(found: Lengths, scaling: str) -> str:
     each = found.at_longest[scaling].mean().dropna()
     rises = ", ".join(f"{arm} {signed(float(rise))}" for arm, rise in each.items())
     how = "positions as they are" if scaling == NO_SCALING else f"scaling {scaling}"
     least = ", the least rise" if scaling == found.best and len(found.at_longest) > 1 else ""
-    return (
-        f"In sequences of {found.longest:,} tokens, {found.times:g} times the training context, "
-        f"with {how}{least}, the mean loss changes by: {rises} nats."
-    )
+    return f"with {how}{least}, {rises}"
 
 
 def _over_points(view: View, rows: Sequence[Contrast]) -> str:

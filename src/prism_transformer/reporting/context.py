@@ -74,8 +74,8 @@ def length_figure(view: View, tones: Tones) -> Drawing | None:
     ]  # fmt: skip
     rows = [row for arm in view.arms for row in _losses(found, arm, seeds)]
     note = (
-        f"Trained in sequences of {found.context:,} tokens; the same text at every length. Small "
-        "dots are seeds, lines their means. none: positions as they are; linear interpolates "
+        f"Trained in sequences of {found.context:,} tokens; the same text at every length. Thin "
+        "lines are seeds, marks their means. none: positions as they are; linear interpolates "
         "them, ntk raises the base, yarn decides for each frequency; each to the length read."
     )
     table = make_table(
@@ -84,7 +84,7 @@ def length_figure(view: View, tones: Tones) -> Drawing | None:
     )  # fmt: skip
     shown = dict.fromkeys((NO_SCALING, found.best))
     told = [each for each in found.contrasts if each.values[SCALING] in shown]
-    says = (*(rises_said(found, scaling) for scaling in shown), *map(minus, map(sentence, told)))
+    says = (rises_said(found), *map(minus, map(sentence, told)))
     draw = partial(by_length, panel=SCALING, x="length", y="loss", tones=tones)
     return drawing(table, draw, "Mean loss at the longest length", says=says)
 
