@@ -87,6 +87,17 @@ def test_contrasts_of_rises_with_one_family_for_all_scalings() -> None:
     assert not told["yarn", "prism against uniform"].decided
 
 
+def test_runs_just_collected_are_read_like_those_of_a_folder() -> None:
+    """Where nothing was written yet, whole numbers beside empty places are floats."""
+    study = longer()
+    loose = replace(study, table=study.table.astype({"index": float}))
+    found, same = (lengths_of(each, 0, "prism") for each in (loose, study))
+    assert found is not None
+    assert same is not None
+    assert found.losses.keys() == same.losses.keys()
+    pd.testing.assert_frame_equal(found.at_longest["yarn"], same.at_longest["yarn"])
+
+
 def test_nothing_longer_nothing_said() -> None:
     study = longer()
     assert lengths_of(make_collected(arms=ARMS, tasks={}), 0, "prism") is None

@@ -85,10 +85,10 @@ def _place(scaling: str) -> int:
 
 
 def _losses(collected: Collected, scaling: str, point: int) -> dict[int, pd.DataFrame]:
-    rows = collected.metric(loss_at_length(scaling), point)
+    rows = collected.metric(loss_at_length(scaling), point)  # whose index may be of floats
     seeds, arms = list(collected.facts.seeds), collected.arms
     return {
-        int(str(length)): finite(
+        int(float(str(length))): finite(
             each.pivot(index="seed", columns="arm", values="value").reindex(seeds, columns=arms)
         )
         for length, each in rows.groupby("index", sort=True)
