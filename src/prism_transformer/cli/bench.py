@@ -100,7 +100,7 @@ def context(
         lengths = [first << n for n in range(max(1, (last // first).bit_length()))]
         return context_table(config, lengths, conditions)
 
-    _run("context", "length", measure, options, recipe, overrides, batch)
+    _run("length of sequences", "length", measure, options, recipe, overrides, batch)
 
 
 @app.command(help_epilogue="Example:  prism bench attention prism-micro")
