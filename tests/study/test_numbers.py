@@ -8,9 +8,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from prism_transformer.core.errors import InputError
 from prism_transformer.core.sealed import read_sealed
 from prism_transformer.eval.loss import text_loss
 from prism_transformer.study.collect import collect_runs
+from prism_transformer.study.earlier import find_earlier
 from prism_transformer.study.folder import StudyFolder
 from prism_transformer.study.worker import Worker
 from tests.study.files import STUDY, tiny_plan
@@ -65,6 +67,15 @@ def test_longer_sequences_are_the_same_text_read_by_prism_loss(home: StudyFolder
     rows = each.loss.by_position
     assert last[128] == pytest.approx(rows[64:].mean(), rel=1e-6)
     assert found["loss_at_length.none"][128] != found["loss_at_length.yarn"][128]
+
+
+def test_what_was_collected_counts_as_read(home: StudyFolder, tmp_path: Path, data: Path) -> None:
+    home.collect()
+    folder = home.folder / "collected"
+    assert list(find_earlier(home.plan, [folder])) == ["prism-seed0"]
+    longer = tiny_plan(tmp_path, data, STUDY + LONG.replace("[2, 4]", "[2, 4, 8]"))
+    with pytest.raises(InputError, match="prism-seed0 has no loss, which"):
+        find_earlier(longer, [folder])
 
 
 def test_only_what_is_missing_is_read_again(home: StudyFolder, tmp_path: Path) -> None:

@@ -73,8 +73,11 @@ class EarlierRun:
         """Stages that the study asks for and whose numbers are not there."""
         names = set(self._mine(self.found.table)["metric"])
         tasks = study.eval.tasks if study.eval else []
-        beyond = study.loss.scalings if study.loss and study.loss.times else []
-        lengths = [metrics.loss_at_length(scaling) for scaling in beyond]
+        lengths = [
+            metrics.loss_at_position(each.scaling, each.length(self.cell.recipe))
+            for each in (study.loss.readings if study.loss else ())
+            if each.times > 1
+        ]
         needed = {
             "eval": [metrics.eval_score(*e) for t in tasks for e in shown_metrics(t).items()],
             "loss": [metrics.LOSS_AT_POSITION, *lengths],
