@@ -16,11 +16,8 @@ from prism_transformer import PrismLM
 from prism_transformer.core.errors import InputError
 from prism_transformer.core.progress import Advance, Event
 from prism_transformer.core.sealed import read_sealed
-from prism_transformer.eval.loss import (
-    measure_loss,
-    open_on_text,
-    text_loss,
-)
+from prism_transformer.eval.loss import measure_loss, text_loss
+from prism_transformer.eval.text import open_on_text
 from prism_transformer.hf.export import to_hf
 from prism_transformer.training.run import Run, read_metrics
 from tests.hf.models import prism
