@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from prism_transformer import load_recipe
-from prism_transformer.models.cost import causal_flops
+from prism_transformer.models.cost import needed_flops
 
 SWEEPS = {
     "context": [{"seq_len": length, "batch": 1} for length in (256, 512, 1024, 2048, 4096, 8192)],
@@ -39,7 +39,7 @@ def measure(shape: dict[str, Any], rounds: int) -> tuple[float, int]:
 def flops(shape: dict[str, Any]) -> float:
     """Of a step."""
     config = load_recipe(shape["recipe"], shape["overrides"]).model
-    return shape["batch"] * config.seq_len * causal_flops(config, config.seq_len)
+    return shape["batch"] * config.seq_len * needed_flops(config, config.seq_len)
 
 
 def main() -> None:

@@ -29,10 +29,10 @@ LADDERS: dict[str, list[str]] = {
     "figures": ["style", "chart", "schedules", "profiles", "comparisons", "search"],
     "study": [
         "metrics", "statistics", "multiplicity", "looks", "collected", "factorial", "tuning",
-        "benchmarks", "contrasts", "envelope", "compare", "sentences", "spec", "arms", "plan",
-        "selection", "earlier", "runs", "rates", "collect", "grouping", "sharing", "storage",
-        "queue", "folder", "forecast", "launch", "worker", "process", "pool", "api", "search",
-        "slurm",
+        "benchmarks", "contrasts", "envelope", "lengths", "compare", "sentences", "spec", "arms",
+        "plan", "selection", "earlier", "runs", "rates", "numbers", "collect", "grouping",
+        "sharing", "storage", "queue", "folder", "forecast", "launch", "worker", "process", "pool",
+        "api", "search", "slurm",
     ],
     "search": [
         "ranking", "scores", "solve", "shared", "one_shot", "blocks", "judge", "learned", "paths",
@@ -40,8 +40,8 @@ LADDERS: dict[str, list[str]] = {
     ],
     "reporting": [
         "views", "reading", "answers", "exhibits", "schedules", "training", "contrasts", "rates",
-        "layers", "evaluation", "milestones", "verdicts", "rules", "layer_rules", "claims", "audit",
-        "contents", "latex", "page", "write", "live",
+        "layers", "evaluation", "context", "milestones", "verdicts", "rules", "layer_rules",
+        "claims", "audit", "contents", "latex", "page", "write", "live",
     ],
 }  # fmt: skip
 

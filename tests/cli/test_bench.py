@@ -52,6 +52,22 @@ def test_attention_and_decoding(prism_inside: Prism) -> None:
     assert "threads" in done.stdout
 
 
+def test_sequences_of_growing_length(prism_inside: Prism) -> None:
+    shape = ("baseline-micro", "model.seq_len=16")
+    done = prism_inside("bench", "context", *shape, "--longest", "64", *QUICK, "--json")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["rows"]
+    assert [(row["what"], row["length"]) for row in rows] == [
+        (what, length) for what in ("prefill", "training") for length in (16, 32, 64)
+    ]
+    assert [row["ratio"] for row in rows if row["length"] == 16] == [1.0, 1.0]
+    for row in rows:
+        assert row["tokens/s"] == pytest.approx(row["length"] / row["ms"] * 1e3)
+    peaks = [row["peak GiB"] for row in rows]
+    assert peaks == sorted(peaks)  # of a CPU
+    assert peaks[0] > 0
+
+
 def test_tokenizing(prism_inside: Prism) -> None:
     done = prism_inside("bench", "data", "--megabytes", "1", *QUICK, "--json")
     assert done.returncode == 0, done.stderr

@@ -7,12 +7,15 @@ from typing import Any
 
 import lm_eval
 import pytest
+import torch
 from lm_eval.api.model import LM
 from lm_eval.tasks import TaskManager
+from transformers import AutoTokenizer, LlamaConfig, PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutput
 
 from prism_transformer.core.errors import InputError
 from prism_transformer.eval.harness import _load
-from prism_transformer.eval.lm import quiet_harness
+from prism_transformer.eval.lm import WatchedLM, quiet_harness
 from prism_transformer.eval.results import metrics
 from prism_transformer.eval.retrieval import (
     CHOICES,
@@ -57,13 +60,17 @@ def guesses(context: str, continuation: str) -> float:
     return float(sum(map(ord, continuation)) * 7919 % 1009)
 
 
-def accuracies(task: str, model: LM, folder: Path) -> dict[str, float]:
+def accuracies(
+    task: str, model: LM, folder: Path, only: list[str] | None = None
+) -> dict[str, float]:
     with quiet_harness():
         planned = write_overlay(folder, [task], None)
         loaded, failures = _load(folder, planned, lambda _event: None)
         assert not failures
+        named = zip(task_names(task), loaded[task].objects, strict=True)
+        chosen = [each for name, each in named if only is None or name in only]
         raw = lm_eval.simple_evaluate(
-            model, tasks=loaded[task].objects, task_manager=TaskManager(include_defaults=False)
+            model, tasks=chosen, task_manager=TaskManager(include_defaults=False)
         )
     assert raw is not None
     return {name: each["acc"] for name, each in metrics(raw).items()}
@@ -79,6 +86,48 @@ def test_a_model_that_copies_is_right_and_one_that_guesses_has_chance(
         found = accuracies(task, Scripted(score), tmp_path / name)
         assert sorted(found) == sorted(task_names(task))
         assert found == pytest.approx(dict.fromkeys(found, right))
+
+
+class Copier(PreTrainedModel):
+    """Says what followed the last ``k`` tokens where they stood before; of k = 0 nothing."""
+
+    config_class = LlamaConfig
+
+    def __init__(self, config: LlamaConfig, k: int) -> None:
+        super().__init__(config)
+        self.k, self.nothing = k, torch.nn.Parameter(torch.zeros(config.vocab_size))
+
+    def forward(self, input_ids: torch.Tensor, **_: Any) -> CausalLMOutput:
+        logits = self.nothing.repeat(*input_ids.shape, 1)
+        for row, tokens in enumerate(input_ids.tolist() if self.k else ()):
+            followed: dict[tuple[int, ...], int] = {}
+            for place in range(self.k, len(tokens) + 1):
+                seen = tuple(tokens[place - self.k : place])
+                if seen in followed:
+                    logits[row, place - 1, followed[seen]] += 20
+                if place < len(tokens):
+                    followed[seen] = tokens[place]
+        return CausalLMOutput(logits=logits)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", BOTH)
+def test_a_model_with_logits_that_copies_and_one_without_an_opinion(
+    task: str, small_model: Path, tmp_path: Path
+) -> None:
+    """Token by token, as every Hugging Face model is scored."""
+    words = AutoTokenizer.from_pretrained(small_model)
+    config = LlamaConfig(vocab_size=len(words), max_position_embeddings=2048)
+    short = [name for name in task_names(task) if int(name.split("_")[1]) <= 1024]
+    for k, right in ((20, 1.0), (0, 1 / CHOICES[task])):
+        (tmp_path / str(k)).mkdir()
+        model = WatchedLM(
+            pretrained=Copier(config, k), tokenizer=words, batch_size=16, device="cpu"
+        )
+        found = accuracies(task, model, tmp_path / str(k), short)
+        assert sorted(found) == sorted(short)
+        assert found == pytest.approx(dict.fromkeys(found, right))
+        assert model.truncated == 0
 
 
 @pytest.mark.parametrize("task", BOTH)

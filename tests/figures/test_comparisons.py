@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from prism_transformer.figures.comparisons import bars, curves, size_label
+from prism_transformer.core.table import Column, Table, words
+from prism_transformer.figures.comparisons import bars, by_length, curves, size_label
 from prism_transformer.figures.style import arm_tones
 from tests.figures.tables import LOSS, SCORES, TONES, charts
 
@@ -29,6 +30,29 @@ def test_a_line_for_each_arm_and_a_panel_for_each_value() -> None:
 def test_values_that_nobody_has_get_no_panel() -> None:
     alone = replace(LOSS, rows=LOSS.rows[:3])
     assert len(curves(alone, "training", ["loss", "gap"], TONES).figure.axes) == 1
+
+
+def test_lengths_have_a_panel_for_each_scaling_and_every_seed() -> None:
+    columns = (*words("arm", "scaling"), *map(Column, ("length", "loss", "seed 0", "seed 1")))
+    rows = [
+        {"arm": arm, "scaling": scaling, "length": length, "loss": 3.0 + n,
+         "seed 0": 2.5 + n, "seed 1": 3.5 + n if length < 512 else None}
+        for n, arm in enumerate(("uniform", "prism"))
+        for scaling in ("none", "yarn")
+        for length in (128, 256, 512)
+    ]  # fmt: skip
+    chart = by_length(Table("lengths", columns, tuple(rows)), "scaling", "length", "loss", TONES)
+    panels: Any = chart.figure.axes
+    assert [ax.get_title() for ax in panels] == ["none", "yarn"]
+    for ax in panels:
+        lines = [dict(zip(line.get_xdata(), line.get_ydata(), strict=True)) for line in ax.lines]
+        assert lines == [  # two seeds and their mean, of each arm
+            dict.fromkeys((128, 256, 512), 2.5), dict.fromkeys((128, 256), 3.5),
+            dict.fromkeys((128, 256, 512), 3.0), dict.fromkeys((128, 256, 512), 3.5),
+            dict.fromkeys((128, 256), 4.5), dict.fromkeys((128, 256, 512), 4.0),
+        ]  # fmt: skip
+    assert panels[0].get_ylim() == panels[1].get_ylim()
+    assert chart.ends[0] == "uniform, none, 512: 3"
 
 
 def test_bars_have_their_heights_whiskers_and_the_papers_mark() -> None:

@@ -65,18 +65,24 @@ def test_utilisation_is_the_customary_formula() -> None:
 
 def test_looking_up_tokens_costs_nothing() -> None:
     tied, untied = CONFIGS["prism"], CONFIGS["untied"]
-    for flops in (cost.utilisation_flops, cost.causal_flops):
+    for flops in (cost.utilisation_flops, cost.needed_flops):
         assert flops(tied, 32) == flops(untied, 32)
     more = cost.parameters(untied).total - cost.parameters(tied).total
     assert more == cost.parameters(untied).lm_head == tied.vocab_rows * tied.d_model
 
 
-def test_causal_attention_is_the_lower_triangle() -> None:
-    config, seq_len = small_config(), 32
-    pairs = sum(range(1, seq_len + 1))
-    triangle = 3 * 4 * config.n_layers * config.d_model * pairs
-    in_all = seq_len * (cost.causal_flops(config, seq_len) - 6 * cost.parameters(config).total)
-    assert in_all == triangle
+@pytest.mark.parametrize("attention", ["causal", "bidirectional"])
+def test_attention_that_is_needed_is_what_can_be_seen(attention: str) -> None:
+    """Every pair of positions in which a token changes an output, counted in the real model."""
+    config, seq_len = small_config("4x1", attention=attention), 32
+    tokens = torch.randint(300, (seq_len,), generator=torch.Generator().manual_seed(0))
+    changed = torch.where(torch.eye(seq_len, dtype=torch.bool), (tokens + 1) % 300, tokens)
+    with torch.no_grad():
+        logits = PrismLM(config).double()(torch.cat([tokens[None], changed]))
+    pairs = int(((logits[1:] - logits[0]).abs().amax(-1) > 1e-12).sum())
+    products = 3 * 4 * config.d_model * pairs  # scores and values, forward and twice back
+    rest = 6 * cost.parameters(config).active
+    assert seq_len * (cost.needed_flops(config, seq_len) - rest) == products
 
 
 @EACH

@@ -98,6 +98,25 @@ def test_an_exported_model_isolates_by_positions() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("attention", ["causal", "bidirectional"])
+def test_compiled_layers_read_documents_as_if_alone(attention: AttentionKind) -> None:
+    """In training, where gradients are kept, and in evaluation."""
+    torch._dynamo.reset()
+    lm, plain, tokens = model(attention), model(attention), packed()
+    compile_layers(lm)
+    positions = document_positions(tokens, END)
+    attend = isolated_attention(positions, attention)
+    trained = lm.train()(tokens, positions=positions, attend=attend)
+    assert trained.requires_grad
+    with torch.no_grad():
+        evaluated = lm.eval()(tokens, positions=positions, attend=attend)
+        for row, place in documents():
+            alone = plain(tokens[row : row + 1, place])[0]
+            torch.testing.assert_close(trained[row, place], alone, rtol=0, atol=1e-5)
+            torch.testing.assert_close(evaluated[row, place], alone, rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow
 def test_compiled_layers_isolate_too_and_compile_once() -> None:
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()

@@ -151,6 +151,7 @@ def test_a_search_judges_collected_runs(finished: StudyFolder, tmp_path: Path, d
         ),
         (STUDY.replace("[0, 1]", "[5]"), "none of its 4 complete runs is one of .*tiny.toml"),
         (STUDY + '[eval]\ntasks = ["diagnostic"]\n', "uniform-seed0 has no eval"),
+        (STUDY + "[loss]\nsequences = 2\ntimes = [2]\n", "uniform-seed0 has no loss"),
     ],
 )
 def test_what_another_study_found_is_refused(

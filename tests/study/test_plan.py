@@ -22,6 +22,16 @@ def test_inference_must_fit_into_the_context(tmp_path: Path) -> None:
         plan_of(tmp_path, HEAD + ARMS + "[inference]\nprompt = 250\n")
 
 
+def test_longer_sequences_must_be_the_same_text(tmp_path: Path) -> None:
+    long = "[loss]\nsequences = 12\ntimes = [2, 4]\n"
+    assert plan_of(tmp_path, HEAD + ARMS + long).study.loss
+    with pytest.raises(InputError, match=r"mine\.toml: loss\.times: 12 windows .* 8 times as long"):
+        plan_of(tmp_path, HEAD + ARMS + long.replace("4]", "8]"))
+    for wrong in ("times = [2, 2]", "times = [1]", 'scalings = ["dynamic"]', "scalings = []"):
+        with pytest.raises(InputError, match=rf"mine\.toml: loss\.{wrong.split()[0]}"):
+            plan_of(tmp_path, HEAD + ARMS + f"[loss]\n{wrong}\n")
+
+
 def test_arms_take_turns_seed_by_seed(tmp_path: Path) -> None:
     found = plan_of(tmp_path, HEAD + ARMS)
     names = [cell.name for cell in found.cells]

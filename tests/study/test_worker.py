@@ -151,6 +151,8 @@ train.micro_batch = 2
 sequences = 3
 [loss]
 sequences = 12
+times = [2]
+scalings = ["none", "yarn"]
 [eval]
 tasks = ["diagnostic"]
 limit = 3
@@ -173,9 +175,11 @@ def test_processes_measure_a_cell_together(tmp_path: Path, data: Path) -> None:
     assert two.to_do(20) == ["eval", "loss", "analyze"]
     Worker(plan, tmp_path / "two", processes=2, device="cpu").do("prism-seed0", 20)
     assert two.to_do(20) == []
-    losses = [json.loads((run.analysis_folder / "loss.json").read_text()) for run in (one, two)]
-    assert losses[1]["sequences"] == losses[0]["sequences"] == 12
-    assert losses[1]["loss"] == pytest.approx(losses[0]["loss"], rel=1e-12)
+    for name, count in (("loss", 12), ("loss-256", 6), ("loss-256-yarn-2", 6)):
+        files = [run.analysis_folder / f"{name}.json" for run in (one, two)]
+        losses = [json.loads(file.read_text()) for file in files]
+        assert losses[1]["sequences"] == losses[0]["sequences"] == count
+        assert losses[1]["loss"] == pytest.approx(losses[0]["loss"], rel=1e-12)
     profiles = [Profile.read(run.analysis_folder / "attention.json") for run in (one, two)]
     assert [profile.n_sequences for profile in profiles] == [3, 3]
     for statistic in profiles[0].statistics:

@@ -14,6 +14,8 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
+import torch
+
 from prism_transformer.bench import workloads
 from prism_transformer.bench.workloads import Work
 from prism_transformer.core.errors import InputError
@@ -25,7 +27,12 @@ from prism_transformer.recipe import ModelConfig
 from prism_transformer.schedule import HeadSchedule
 from prism_transformer.schedules.hardware import layer_backends
 from prism_transformer.schedules.rules import spans
-from prism_transformer.training.device import Settings, compile_layers, compile_loss
+from prism_transformer.training.device import (
+    Settings,
+    compile_layers,
+    compile_loss,
+    peak_memory,
+)
 
 MATMUL = "matmul"
 N_DECODED = 32  # tokens in each measurement of decoding
@@ -34,9 +41,10 @@ COLUMNS = {
     column.key: column
     for column in (
         *words("what", "way", "schedule", "layers", "backend"),
-        *map(Column, ("heads", "width", "ms", "MB/s")),
+        *map(Column, ("heads", "width", "length", "ms", "MB/s")),
         *(Column(rate, places=0) for rate in ("tokens/s", "GFLOP/s")),
         *(Column(share, places=3) for share in ("ratio", "+-", "share of matmul rate")),
+        Column("peak GiB", places=2),
     )
 }
 
@@ -233,6 +241,44 @@ def decode_table(config: ModelConfig, lengths: Sequence[int], conditions: Condit
         for n, prompt in prompts.items()
     }
     return table("decode", speeds(conditions.times(each), N_DECODED))
+
+
+def context_table(config: ModelConfig, lengths: Sequence[int], conditions: Conditions) -> Table:
+    """Training and reading of ever longer sequences: tokens per second to the first's, memory.
+
+    The peak is what the process or GPU had taken after one such step; lengths grow, so that on a
+    CPU, whose peak never falls, it is that of the last.
+    """
+    settings, batch = conditions.settings, conditions.batch
+    config = config.model_copy(update={"seq_len": max(lengths)})
+    model = PrismLM(config).to(settings.device, settings.dtype)
+    tokens = workloads.some_tokens(config, batch, max(lengths) + 1, settings.device)
+    rows: list[dict[str, Any]] = []
+    for kind in ("prefill", "training"):  # in the order of their memory
+        works: dict[str, Work] = {}
+        for n in lengths:
+            if kind == "training":
+                works[str(n)] = workloads.training_step(model, tokens[:, : n + 1], settings)
+            else:
+                works[str(n)] = workloads.prefill(model, tokens[:, :n], settings)
+        peaks = [_peak(work, settings.device) for work in works.values()]
+        found = conditions.times(works)
+        first = found[str(lengths[0])]
+        for n, peak in zip(lengths, peaks, strict=True):
+            timing, each = found[str(n)], compared(found[str(n)], first)
+            rates = {name: value * n / lengths[0] for name, value in each.items()}
+            row = {"what": kind, "length": n, "ms": timing.median * 1e3}
+            row |= {"tokens/s": batch * n / timing.median, **rates, "peak GiB": peak / 2**30}
+            rows.append(row)
+    return table("context", rows)
+
+
+def _peak(work: Work, device: torch.device) -> int:
+    """Bytes that were taken at most when a work was done."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    work()
+    return peak_memory(device)
 
 
 def data_table(megabytes: int, conditions: Conditions) -> Table:

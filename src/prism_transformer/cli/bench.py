@@ -84,6 +84,34 @@ def decode(
     _run("decoding", "way", measure, options, recipe, overrides)
 
 
+@app.command(help_epilogue="Example:  prism bench context prism-micro --longest 1024")
+def context(
+    recipe: Recipe = "prism-micro",
+    /,
+    *overrides: Override,
+    batch: Batch = 1,
+    longest: Length = None,
+    options: Options = DEFAULT,
+) -> None:
+    """Reading and training against the length of sequences: speed, and memory.
+
+    Lengths double from the model's context on.
+
+    Parameters
+    ----------
+    longest
+        Tokens of the longest sequence; eight times the model's context when left out.
+    """
+    from prism_transformer.bench.measure import context_table
+
+    def measure(config: ModelConfig, conditions: Conditions) -> Table:
+        first, last = config.seq_len, longest or 8 * config.seq_len
+        lengths = [first << n for n in range(max(1, (last // first).bit_length()))]
+        return context_table(config, lengths, conditions)
+
+    _run("length of sequences", "length", measure, options, recipe, overrides, batch)
+
+
 @app.command(help_epilogue="Example:  prism bench attention prism-micro")
 def attention(
     recipe: Recipe = "prism-micro",

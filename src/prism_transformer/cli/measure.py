@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from prism_transformer.analysis.profile import Profile
     from prism_transformer.core.table import Table
     from prism_transformer.eval.harness import Outcome
-    from prism_transformer.eval.text import TextLoss
+    from prism_transformer.eval.loss import TextLoss
 
 Text = Annotated[
     str | None,
@@ -234,7 +234,7 @@ def loss(
     length
         Tokens a sequence; the model's context when left out.
     rope_scaling
-        Rescale rotary positions first: linear:2, dynamic:2 or yarn:4.
+        Rescale rotary positions first: linear:2, ntk:2, dynamic:2 or yarn:4.
     extrapolate
         Go beyond the model's context with its positions as they are.
     keep
@@ -244,7 +244,7 @@ def loss(
 
     check_name(source)  # before what takes seconds to import
     from prism_transformer.cli.progress import shown
-    from prism_transformer.eval.text import text_loss
+    from prism_transformer.eval.loss import text_loss
 
     with shown(make_console(stderr=True)) as tell:
         found = text_loss(

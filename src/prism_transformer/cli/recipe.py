@@ -117,7 +117,7 @@ def recipe_facts(recipe: Recipe) -> Facts:
             "forward": cost.forward_flops(config, seq_len).total,
             "backward": cost.backward_flops(config, seq_len).total,
             "utilisation": per_token,
-            "causal": cost.causal_flops(config, seq_len),
+            "needed": cost.needed_flops(config, seq_len),
         },
         "training_flops": per_token * tokens,
         "memory_bytes": {**asdict(memory), "total": memory.total},
@@ -170,7 +170,7 @@ def recipe_comments(facts: Facts) -> str:
             f"{each} on {n} device{'s' * (n > 1)}" for n, each in passes.items()
         ),
         "FLOPs/token": f"forward {_si(flops['forward'])}, backward {_si(flops['backward'])}; for "
-        f"utilisation {_si(flops['utilisation'])} (6N + 12LdT), causal {_si(flops['causal'])}",
+        f"utilisation {_si(flops['utilisation'])} (6N + 12LdT), needed {_si(flops['needed'])}",
         "FLOPs": f"{facts['training_flops']:.3g} in all",
         "memory": _memory(facts["memory_bytes"]),
         "KV cache": f"{facts['kv_bytes_per_sequence'] / 2**20:.1f} MiB a full sequence in bf16",

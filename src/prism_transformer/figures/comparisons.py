@@ -149,6 +149,39 @@ def against_rate(table: Table, x: str, y: str, best: str, tones: Tones, top: flo
     return chart
 
 
+@mpl.rc_context(PAGE_STYLE)
+def by_length(table: Table, panel: str, x: str, y: str, tones: Tones) -> Chart:
+    """Means, and every seed as a thin line (columns ``seed N``); a panel for each of ``panel``."""
+    seeds = [column.key for column in table.columns if column.key.startswith("seed ")]
+    kinds = list(dict.fromkeys(str(row[panel]) for row in table.rows))
+    chart, axes = canvas(WHOLE if len(kinds) > 1 else HALF, HEIGHT, len(kinds))
+    for ax, kind in zip(axes, kinds, strict=True):
+        ax.sharey(axes[0])
+        for arm, rows in by_arm(table).items():
+            here, tone = [row for row in rows if row[panel] == kind], tones[arm]
+            for seed in seeds:
+                own = [
+                    (_number(row[x]), _number(row[seed])) for row in here if row[seed] is not None
+                ]
+                at, losses = [length for length, _ in own], [loss for _, loss in own]
+                (faint,) = ax.plot(at, losses, color=tone.light, lw=0.7, alpha=0.45)
+                chart.mark(faint, arm)
+            at, means = [_number(row[x]) for row in here], [_number(row[y]) for row in here]
+            (line,) = ax.plot(
+                at, means, color=tone.light, marker=tone.marker, markersize=3.2, zorder=3
+            )
+            tips = [f"{arm}, {kind}, {said(table, row, x)}: {said(table, row, y)}" for row in here]
+            chart.mark(line, arm, tips)
+        ax.set_xscale("log", base=2)
+        ax.set_xticks(sorted({_number(row[x]) for row in table.rows}))
+        ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        ax.set_xlabel(axis_label(table.column(x)))
+        ax.set_title(kind)
+    axes[0].set_ylabel(axis_label(table.column(y)))
+    arm_legend(chart.figure, ((arm, tones[arm]) for arm in by_arm(table)))
+    return chart
+
+
 # -- one point for each arm ----------------------------------------------------------------------
 
 

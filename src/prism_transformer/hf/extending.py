@@ -90,8 +90,9 @@ def with_rope_scaling(model: Any, scaling: str) -> Any:
             "rope_type": kind,
             "rope_theta": rope["rope_theta"],
             "factor": times,
-            "original_max_position_embeddings": context,
         }
+        if kind != "linear":  # which knows no context
+            scaled_rope["original_max_position_embeddings"] = context
         if kind == "ntk" and config.model_type != "prism":  # one width: another base is all
             width = getattr(config, "head_dim", None)
             width = width or config.hidden_size // config.num_attention_heads
@@ -104,4 +105,4 @@ def with_rope_scaling(model: Any, scaling: str) -> Any:
         why = first_line(error)
         raise InputError(f"--rope-scaling {scaling}: {type(model).__name__}: {why}") from None
     scaled.load_state_dict(model.state_dict())
-    return scaled.eval()
+    return scaled.to(model.device, model.dtype).eval()

@@ -96,9 +96,13 @@ def utilisation_flops(config: ModelConfig, seq_len: int) -> int:
     return 6 * parameters(config).active + 12 * config.n_layers * config.d_model * seq_len
 
 
-def causal_flops(config: ModelConfig, seq_len: int) -> int:
-    """The same with only the lower triangle of attention, which is all that is needed."""
-    return 6 * parameters(config).active + 6 * config.n_layers * config.d_model * (seq_len + 1)
+def needed_flops(config: ModelConfig, seq_len: int) -> int:
+    """The same with only the scores that are needed: all of an encoder's, else the lower triangle.
+
+    That is (T + 1) / 2 keys for a query in the mean.
+    """
+    twice = 2 * seq_len if config.attention == "bidirectional" else seq_len + 1
+    return 6 * parameters(config).active + 6 * config.n_layers * config.d_model * twice
 
 
 def kv_bytes(config: ModelConfig, n_positions: int, value_bytes: int = 2) -> int:

@@ -12,7 +12,8 @@ from prism_transformer.models.cost import size_text
 from prism_transformer.reporting.views import View
 from prism_transformer.study.compare import digits
 from prism_transformer.study.contrasts import Contrast, against, described
-from prism_transformer.study.metrics import SECONDS
+from prism_transformer.study.lengths import SCALING, Lengths
+from prism_transformer.study.metrics import NO_SCALING, SECONDS
 from prism_transformer.study.sentences import plainly, sentence
 
 MOST_SENTENCES = 8
@@ -48,7 +49,7 @@ def answer_of(views: Sequence[View], *, live: bool = False) -> Answer:
     if len(rows) == 1 and rows[0].difference is not None:
         main = views[0].main or ""
         said = _begun(plainly(rows[0], main, views[0].baseline))
-        return Answer(question, f"{said}{_asked(views)}", doubt, told)
+        return Answer(question, f"{said}{_asked(views)}{_beyond(views[0])}", doubt, told)
     return Answer(question, _over_points(views[0], rows), doubt, told)
 
 
@@ -80,6 +81,41 @@ def _asked(views: Sequence[View]) -> str:
     said = [f"Decided too: {', '.join(clear)}."] if clear else []
     said += [f"Undecided: {', '.join(open_)}."] if open_ else []
     return "".join(f" {each}" for each in said)
+
+
+def _beyond(view: View) -> str:
+    """How runs read on beyond their training context, where that was asked."""
+    found = view.lengths
+    if found is None:
+        return ""
+    said = []
+    for scaling in dict.fromkeys((NO_SCALING, found.best)):
+        clear = [
+            f"{each.name} ({described(each.weights)}: {signed(each.difference.mean)})"
+            for each in found.contrasts
+            if each.values[SCALING] == scaling and each.decided and each.difference is not None
+        ]
+        sure = f"decided is {', '.join(clear)}" if clear else "nothing is decided between arms"
+        said.append(f"{_rises(found, scaling)} ({sure})")
+    return f" {_read_on(found)}{'; '.join(said)}."
+
+
+def rises_said(found: Lengths) -> str:
+    """By how much each arm's loss rises at the longest length, under every scaling."""
+    return f"{_read_on(found)}{'; '.join(_rises(found, each) for each in found.at_longest)}."
+
+
+def _read_on(found: Lengths) -> str:
+    times = f"{found.times:g} times the training context"
+    return f"In sequences of {found.longest:,} tokens, {times}, the mean loss changes, in nats: "
+
+
+def _rises(found: Lengths, scaling: str) -> str:
+    each = found.at_longest[scaling].mean().dropna()
+    rises = ", ".join(f"{arm} {signed(float(rise))}" for arm, rise in each.items())
+    how = "positions as they are" if scaling == NO_SCALING else f"scaling {scaling}"
+    least = ", the least rise" if scaling == found.best and len(found.at_longest) > 1 else ""
+    return f"with {how}{least}, {rises}"
 
 
 def _over_points(view: View, rows: Sequence[Contrast]) -> str:

@@ -13,6 +13,7 @@ from itertools import groupby
 from prism_transformer.core.table import Table
 from prism_transformer.figures.style import Tones, arm_tones
 from prism_transformer.reporting import (
+    context,
     contrasts,
     evaluation,
     layers,
@@ -33,7 +34,7 @@ Draw = Callable[[View, Tones], Drawing | None]
 TABLES = (
     training.results, contrasts.differences, contrasts.contrasts, rates.rates, layers.effects,
     layers.held_out, schedules.ablation, evaluation.benchmarks, evaluation.benchmark_differences,
-    milestones.milestones, evaluation.inference,
+    context.rises, context.retrieval, milestones.milestones, evaluation.inference,
     schedules.configurations, schedules.schedules, training.mixtures, training.runs,
 )  # fmt: skip
 CONTRASTED: tuple[Draw, ...] = (
@@ -42,8 +43,8 @@ CONTRASTED: tuple[Draw, ...] = (
 )  # fmt: skip
 MEASURED: tuple[Draw, ...] = (
     training.loss_curves, evaluation.attention_figure, evaluation.benchmark_figure,
-    evaluation.position_figure, training.pareto_figure, schedules.schedule_figure,
-    schedules.schedule_map,
+    evaluation.position_figure, context.length_figure, training.pareto_figure,
+    schedules.schedule_figure, schedules.schedule_map,
 )  # fmt: skip
 # While runs come in: what they did, and nothing that would decide.
 LIVE_TABLES = (training.results, training.mixtures, training.runs)
@@ -166,6 +167,8 @@ def _first(views: Sequence[View]) -> tuple[str, ...]:
     differences = "leading" if contrasts.are_many(views[0]) else "differences"
     if len(views) > 1:
         return ("rates", "points", differences, "gap", "loss")
+    if views[0].lengths is not None:
+        return ("lengths", differences, "gap", "loss")
     if views[0].layers is not None:
         return ("layers", "gap", differences, "loss")
     return (differences, "gap", "loss", "attention")

@@ -20,7 +20,8 @@ from prism_transformer.study.compare import ArmContrast
 from prism_transformer.study.contrasts import Contrast
 from prism_transformer.study.envelope import Envelope
 from prism_transformer.study.factorial import LayerEffects
-from prism_transformer.study.statistics import Ratio, ratio
+from prism_transformer.study.lengths import Lengths, lengths_of
+from prism_transformer.study.statistics import ALPHA, Ratio, ratio
 
 # In the paper's order, then the built-in one: which metric of each task a table shows.
 SHOWN: dict[str, str] = {}
@@ -189,6 +190,12 @@ class View:
     def is_compared(self) -> bool:
         """Whether any seed is complete in the main arm and in the baseline."""
         return self.main_contrast is not None and self.main_contrast.difference is not None
+
+    @cached_property
+    def lengths(self) -> Lengths | None:
+        """Losses in sequences longer than trained, where they were read."""
+        limit = self.main_contrast.limit if self.main_contrast else ALPHA
+        return lengths_of(self.collected, self.point, self.main, limit)
 
     def is_schedule(self, arm: str, schedule: HeadSchedule) -> bool:
         """Whether an arm has these heads and changes nothing else."""

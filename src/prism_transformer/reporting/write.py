@@ -44,7 +44,7 @@ LIMITS = (
     "their own size, and each difference says whether its seeds tell it from noise. They do not "
     "decide claims about 124M to 757M parameters trained on billions of tokens on eight GPUs."
 )
-SHOWN = ("gap", "rates")  # figures of a study that the README has
+SHOWN = ("gap", "rates", "lengths")  # figures of a study that the README has
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ import pandas as pd
 from scipy import special
 
 from prism_transformer.core.errors import InputError
+from prism_transformer.eval.retrieval import CHOICES, task_names
 from prism_transformer.eval.tasks import BY_NAME
 from prism_transformer.study import metrics
 from prism_transformer.study.collected import Collected, finite
@@ -34,6 +35,7 @@ from prism_transformer.study.statistics import (
 )
 
 Key = tuple[str, str]  # task, metric
+RETRIEVED = frozenset(name for task in CHOICES for name in task_names(task))
 
 
 @dataclass(frozen=True)
@@ -214,7 +216,7 @@ class Scores:
 def _adjusted(found: Sequence[ScoreDifference]) -> tuple[ScoreDifference, ...]:
     """The same with the p of items adjusted for there being several tasks.
 
-    Of two accuracies of one task the customary one counts.
+    Of two accuracies of one task the customary one counts, and passkey and needle none.
     """
     p_values = holm(
         [each.items.strictest_p if each.items and _customary(each) else nan for each in found]
@@ -226,6 +228,8 @@ def _adjusted(found: Sequence[ScoreDifference]) -> tuple[ScoreDifference, ...]:
 
 
 def _customary(score: ScoreDifference) -> bool:
+    if score.task in RETRIEVED:  # one task, in cells by length and depth
+        return False
     benchmark = BY_NAME.get(score.task)
     return benchmark is None or benchmark.metric == score.metric
 

@@ -10,23 +10,15 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
 from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
 
-from prism_transformer.analysis import PROFILE_FILE
 from prism_transformer.core.disk import reading
-from prism_transformer.core.sealed import read_sealed
-from prism_transformer.eval import LOSS_FILE
-from prism_transformer.eval.diagnostic import CHOICES
-from prism_transformer.eval.results import read_result
-from prism_transformer.eval.tasks import ACCURACIES, BY_NAME, DIAGNOSTIC_CLOZE
 from prism_transformer.models.cost import parameters
 from prism_transformer.recipe import Recipe, differences
 from prism_transformer.recipes.files import changed, paper_scale
-from prism_transformer.study import metrics
 from prism_transformer.study.arms import SHARED, Arm
 from prism_transformer.study.collected import (
     COLUMNS,
@@ -43,10 +35,11 @@ from prism_transformer.study.collected import (
     TuningFacts,
 )
 from prism_transformer.study.earlier import EarlierRun
+from prism_transformer.study.numbers import items_of, numbers_of
 from prism_transformer.study.plan import Cell, Plan
-from prism_transformer.study.runs import INFERENCE_FILE, StudyRun, check_fair, hashes_of
+from prism_transformer.study.runs import StudyRun, check_fair, hashes_of
 from prism_transformer.study.spec import Study, StudyError
-from prism_transformer.training.run import Row, read_environment, read_metrics, read_run
+from prism_transformer.training.run import Row, read_environment, read_run
 
 STRETCHES = 200  # points of a training curve that are kept
 
@@ -111,8 +104,8 @@ def _collected(
             # Whatever is not as we write it is a file of the run that was damaged.
             with reading(run.folder):
                 run.check_kept()
-                numbers = list(_numbers(run))
-                items += [frame.assign(**who)[ITEM_COLUMNS] for frame in _items(run)]
+                numbers = list(numbers_of(run))
+                items += [frame.assign(**who)[ITEM_COLUMNS] for frame in items_of(run)]
             rows += [who | dict(zip(COLUMNS[3:], each, strict=True)) for each in numbers]
     answers = pd.concat(items[1:] or items, ignore_index=True)
     facts = _facts(plan, runs, failures, command).model_copy(update={"note": note})
@@ -270,130 +263,3 @@ def _names(groups: Sequence[Sequence[Run]]) -> Iterator[str]:
             name, n = f"{wanted} ({n})", n + 1
         taken.add(name)
         yield name
-
-
-# -- the numbers of one run ----------------------------------------------------------------------
-
-
-def _numbers(run: StudyRun) -> Iterator[Number]:
-    """All numbers of a run, in a fixed order."""
-    rows, last = read_metrics(run.folder), run.cell.recipe.n_steps
-    for row in rows:
-        if row["kind"] == "val":
-            yield metrics.VAL_LOSS, row["step"], None, row["loss"]
-            if row["step"] == last:
-                yield metrics.FINAL_LOSS, last, None, row["loss"]
-    yield from _training([row for row in rows if row["kind"] == "train"])
-    for row in [row for row in rows if row["kind"] == "attention"][-1:]:
-        for layer, value in enumerate(row["largest_logit"]):
-            yield metrics.LARGEST_LOGIT, row["step"], layer, value
-    if run.step >= last:
-        yield from _looks(run, 1.0, last)
-        yield from _inference(run.analysis_folder / INFERENCE_FILE)
-    yield from _milestones(run)
-
-
-def _milestones(run: StudyRun) -> Iterator[Number]:
-    """The same as at the end, of earlier checkpoints; names have the share of training."""
-    stages, recipe = run.study.stages.values(), run.cell.recipe
-    steps = {share: step for stage in stages for share, step in stage.steps(recipe).items()}
-    for share, step in sorted(steps.items()):
-        for name, _, index, value in _looks(run, share, step) if share < 1 else ():
-            yield metrics.at(name, share), step, index, value
-
-
-def _looks(run: StudyRun, share: float, step: int) -> Iterator[Number]:
-    """What was measured of the checkpoint at a step, by the stages that ask for its share."""
-    scores, rest = run.at_step(step)
-    asked = [name for name, stage in run.study.stages.items() if share in stage.at]
-    # Of the last checkpoint all that there is counts, whoever measured it.
-    if share == 1 or "eval" in asked:
-        yield from _scores(scores)
-    if share == 1 or "analyze" in asked:
-        yield from _profile(rest / PROFILE_FILE)
-    if share == 1 or "loss" in asked:
-        yield from _positions(rest / LOSS_FILE)
-
-
-def _training(rows: list[Row]) -> Iterator[Number]:
-    if not rows:
-        return
-    length = -(-len(rows) // STRETCHES)
-    for start in range(0, len(rows), length):
-        stretch = rows[start : start + length]
-        mean = sum(row["loss"] for row in stretch) / len(stretch)
-        yield metrics.TRAIN_LOSS, stretch[-1]["step"], None, mean
-    rate = median(row["tokens_per_second"] for row in rows)
-    yield metrics.TOKENS_PER_SECOND, None, None, rate
-    yield metrics.SECONDS, None, None, sum(row["seconds"] for row in rows)
-    memory = [row["memory_bytes"] for row in rows if row["memory_bytes"] is not None]
-    if memory:
-        yield metrics.MEMORY_BYTES, None, None, max(memory)
-
-
-def _scores(folder: Path) -> Iterator[Number]:
-    """The score that tables show of each task, and its other accuracy where it has two."""
-    for file in sorted(folder.glob("*.json")):
-        result = read_sealed(file)
-        for row in result["rows"]:
-            found = result["metrics"].get(row["task"], {})
-            shown = {row["metric"]: (row["value"], row["stderr"])}
-            for metric in ACCURACIES:
-                value = found.get(metric)
-                if value is not None and row["task"] in BY_NAME:
-                    shown.setdefault(metric, (value, found.get(f"{metric}_stderr")))
-            for metric, (value, stderr) in shown.items():
-                name = metrics.eval_score(row["task"], metric)
-                yield name, None, None, value
-                yield name + metrics.ITEMS, None, None, row["items"]
-                if stderr is not None:
-                    yield name + metrics.STDERR, None, None, stderr
-
-
-def _profile(file: Path) -> Iterator[Number]:
-    for layer in read_sealed(file)["profile"]["layers"] if file.is_file() else []:
-        for name, statistic in layer["statistics"].items():
-            yield metrics.attention(name), None, layer["layer"], statistic["mean"]
-
-
-def _positions(file: Path) -> Iterator[Number]:
-    for row in read_sealed(file)["by_position"] if file.is_file() else []:
-        end = int(row["positions"].rpartition("-")[2])
-        yield metrics.LOSS_AT_POSITION, None, end, row["loss"]
-
-
-def _inference(file: Path) -> Iterator[Number]:
-    for kind, timed in read_sealed(file)["kinds"].items() if file.is_file() else []:
-        ours, theirs = timed["seconds"], timed["baseline_seconds"]
-        yield metrics.inference(kind), None, None, timed["tokens"] / median(ours)
-        # Round by round: whatever else the machine did slowed both.
-        ratios = [their / our for our, their in zip(ours, theirs, strict=True)]
-        yield metrics.inference_ratio(kind), None, None, median(ratios)
-
-
-def _items(run: StudyRun) -> Iterator[pd.DataFrame]:
-    """Every item of every task or group of tasks, counted from 0, with its cluster."""
-    for file in sorted(run.eval_folder.glob("*.json")):
-        result, frame = read_result(file), pd.read_parquet(file.with_suffix(".parquet"))
-        names = [
-            name for name in frame if name not in ITEM_FACTS and not str(name).endswith("_weight")
-        ]
-        for row in result["rows"]:
-            members = result["harness"]["group_subtasks"].get(row["task"]) or [row["task"]]
-            mine = frame[frame["task"].isin(members)]
-            mine = mine.assign(
-                cluster=_clusters(mine, members), task=row["task"], item=range(len(mine))
-            )
-            facts = ["task", "item", "cluster"]
-            long = mine.melt(facts, names, "metric", "value").dropna(subset=["value"])
-            yield long.astype({"task": str, "cluster": str, "metric": str, "value": float})
-
-
-def _clusters(items: pd.DataFrame, members: Sequence[str]) -> list[str]:
-    """What each item shares with others: its sub-task, a template; else it stands by itself."""
-    if len(members) > 1:
-        return [str(task) for task in items["task"]]
-    each = (
-        CHOICES if members == [DIAGNOSTIC_CLOZE] else 1
-    )  # items of one template follow each other
-    return [str(int(item) // each) for item in items["item"]]

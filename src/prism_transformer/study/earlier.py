@@ -73,9 +73,14 @@ class EarlierRun:
         """Stages that the study asks for and whose numbers are not there."""
         names = set(self._mine(self.found.table)["metric"])
         tasks = study.eval.tasks if study.eval else []
+        lengths = [
+            metrics.loss_at_position(each.scaling, each.length(self.cell.recipe))
+            for each in (study.loss.readings if study.loss else ())
+            if each.times > 1
+        ]
         needed = {
             "eval": [metrics.eval_score(*e) for t in tasks for e in shown_metrics(t).items()],
-            "loss": [metrics.LOSS_AT_POSITION],
+            "loss": [metrics.LOSS_AT_POSITION, *lengths],
             "analyze": [metrics.attention("distance")],
         }
         wanted = {

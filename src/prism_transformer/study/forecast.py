@@ -90,8 +90,7 @@ def _tokens_scored(run: StudyRun) -> int:
     recipe, study = run.cell.recipe, run.study
     seq_len, found = recipe.model.seq_len, 0
     if study.loss is not None:
-        wanted = study.loss.sequences
-        each = recipe.data.val_tokens if wanted is None else wanted * seq_len
+        each = study.loss.windows(recipe) * seq_len * len(study.loss.readings)
         found += each * len(run.lacking("loss"))  # at each milestone of training
     if study.analyze is not None:
         found += study.analyze.sequences * seq_len * len(run.lacking("analyze"))

@@ -6,6 +6,8 @@ what belongs to a step of training, a layer or a position says so.
 
 from __future__ import annotations
 
+from typing import Final
+
 VAL_LOSS = "val_loss"  # by step, nats per token
 FINAL_LOSS = "final_val_loss"  # only of runs that are trained to their end
 TRAIN_LOSS = "train_loss"  # by step, each the mean since the one before
@@ -15,6 +17,9 @@ MEMORY_BYTES = "memory_bytes"  # the most that was ever taken
 LARGEST_LOGIT = "largest_logit"  # by layer, at the last look
 LOSS_AT_POSITION = "loss_at_position"  # by the last position of each doubling
 
+LOSS_AT_LENGTH = "loss_at_length"  # by the tokens of a sequence; scaled positions in its name
+
+NO_SCALING: Final = "none"  # rotary positions as they are
 EVAL = "eval."  # what scores of benchmarks begin with
 # What follows a score's name: its standard error over items as the harness gives it, their number.
 STDERR, ITEMS = ".stderr", ".items"
@@ -37,6 +42,16 @@ def scored(name: str) -> tuple[str, str] | None:
         return None
     task, _, metric = name.removeprefix(EVAL).rpartition(".")
     return task, metric
+
+
+def loss_at_length(scaling: str) -> str:
+    """Mean loss of sequences longer than trained, by length: ``none``, ``linear``, ``yarn``."""
+    return f"{LOSS_AT_LENGTH}.{scaling}"
+
+
+def loss_at_position(scaling: str, length: int) -> str:
+    """Loss by position in sequences of a length beyond the trained one."""
+    return f"{LOSS_AT_POSITION}.{scaling}.{length}"
 
 
 def attention(statistic: str) -> str:

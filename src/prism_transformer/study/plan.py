@@ -118,14 +118,26 @@ def make_plan(file: Path, overrides: Sequence[str] = ()) -> Plan:
         for index in range(len(points))
         for arm in sorted(arms, key=lambda arm: arm.origin is not None)  # after those they leave
     )
+    _check_stages(file, study, cells)
+    contrasts = tuple(_contrasts(file, study, arms))
+    return Plan(file.stem, file, study, base, arms, points, cells, contrasts, tuple(overrides))
+
+
+def _check_stages(file: Path, study: Study, cells: Sequence[Cell]) -> None:
+    """What is to be measured must fit the context and the validation slice."""
     stage, context = study.inference, min(cell.recipe.model.seq_len for cell in cells)
     if stage is not None and stage.prompt + stage.new > context:
         raise StudyError(
             f"{file}: inference: prompt = {stage.prompt} and new = {stage.new} are more than the "
             f"context of {context} tokens; give less"
         )
-    contrasts = tuple(_contrasts(file, study, arms))
-    return Plan(file.stem, file, study, base, arms, points, cells, contrasts, tuple(overrides))
+    for times in study.loss.times if study.loss else ():
+        for windows in {study.loss.windows(cell.recipe) for cell in cells if study.loss}:
+            if windows % times:  # else lengths would be compared on other text
+                raise StudyError(
+                    f"{file}: loss.times: {windows} windows of the context are no whole number of "
+                    f"sequences {times} times as long; change loss.sequences or data.val_tokens"
+                )
 
 
 def _contrasts(file: Path, study: Study, arms: tuple[Arm, ...]) -> Iterator[ContrastFacts]:

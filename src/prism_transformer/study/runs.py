@@ -18,7 +18,7 @@ from typing import Any
 from prism_transformer.analysis import PROFILE_FILE
 from prism_transformer.core.errors import InputError, RunError
 from prism_transformer.core.sealed import read_sealed
-from prism_transformer.eval import LOSS_FILE
+from prism_transformer.eval import SLICE
 from prism_transformer.recipe import Recipe, differences
 from prism_transformer.study import spec
 from prism_transformer.study.collected import RUNS, RunHashes
@@ -147,15 +147,25 @@ class StudyRun:
         return all(each and each["settings"]["limit"] == wanted.limit for each in results)
 
     def _loss_measured(self, wanted: spec.LossStage, step: int) -> bool:
-        _, folder = self.at_step(step)
-        kept = _read(folder / LOSS_FILE)
-        return bool(kept) and wanted.sequences in (None, kept["sequences"])
+        return not self.unread(wanted, step)
+
+    def unread(self, wanted: spec.LossStage, step: int) -> list[spec.Reading]:
+        """Lengths and scalings at which the loss of a checkpoint is not measured."""
+        recipe, (_, folder) = self.cell.recipe, self.at_step(step)
+        windows = wanted.windows(recipe)
+
+        def done(reading: spec.Reading) -> bool:
+            kept = _read(folder / reading.file(recipe))
+            same = kept and kept["sequences"] * reading.times == windows
+            return bool(same) and kept.get("text", SLICE).startswith(SLICE)  # older ones say none
+
+        return [reading for reading in wanted.readings if not done(reading)]
 
     def _analyzed(self, wanted: spec.AnalyzeStage, step: int) -> bool:
         _, folder = self.at_step(step)
         kept = _read(folder / PROFILE_FILE)
         same = kept and kept["profile"]["n_sequences"] == wanted.sequences
-        return bool(same) and kept["text"].startswith("validation slice")
+        return bool(same) and kept["text"].startswith(SLICE)
 
     def _timed(self, wanted: spec.InferenceStage) -> bool:
         kept = _read(self.analysis_folder / INFERENCE_FILE)

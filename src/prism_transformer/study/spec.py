@@ -28,6 +28,7 @@ number = { prism = 0.5, reversed = 0.5, uniform = -1 }   weights that sum to 0
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -36,21 +37,45 @@ from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, field_
 
 from prism_transformer.core.errors import InputError, explain
 from prism_transformer.core.section import Section
+from prism_transformer.eval import loss_file
 from prism_transformer.eval.tasks import choose_tasks
 from prism_transformer.recipe import Map, Recipe, Seed
 from prism_transformer.recipes.files import PACKAGED, STUDIES, copy_out, read_toml
 from prism_transformer.study.collected import EFFECT
 from prism_transformer.study.looks import OBRIEN_FLEMING, Spending
+from prism_transformer.study.metrics import NO_SCALING
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$"
 Name = Annotated[str, Field(pattern=NAME)]
 
+Scaling = Literal["none", "linear", "ntk", "yarn"]
 Changes = dict[str, Any]
 """Recipe values by their keys, as in ``optim.lr``."""
 
 
 class StudyError(InputError):
     """A study file that cannot be read, or that would not be a fair comparison."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a run is read: in sequences so many times its context, with positions scaled or not."""
+
+    times: int = 1
+    scaling: Scaling = NO_SCALING
+
+    @property
+    def rope_scaling(self) -> str | None:
+        """As ``prism loss --rope-scaling`` takes it."""
+        return None if self.scaling == NO_SCALING else f"{self.scaling}:{self.times}"
+
+    def length(self, recipe: Recipe) -> int:
+        """Tokens of a sequence."""
+        return self.times * recipe.model.seq_len
+
+    def file(self, recipe: Recipe) -> str:
+        """What ``prism loss --keep`` calls it."""
+        return loss_file(self.length(recipe) if self.times > 1 else None, self.rope_scaling)
 
 
 class Stage(Section):
@@ -97,6 +122,27 @@ class LossStage(Stage):
 
     sequences: PositiveInt | None = None
     """windows of the validation slice; all of it when left out"""
+    times: list[Annotated[int, Field(ge=2)]] = Field(default=[])
+    """multiples of the training context at which the same text is read as well"""
+    scalings: list[Scaling] = Field(default=[NO_SCALING], min_length=1)
+    """of rotary positions there, each by itself"""
+
+    @field_validator("times", "scalings")
+    @classmethod
+    def _each_once(cls, value: list[Any]) -> list[Any]:
+        if len(set(value)) < len(value):
+            raise ValueError("give each once")
+        return value
+
+    @property
+    def readings(self) -> list[Reading]:
+        """Every way in which a checkpoint is read, its own context first."""
+        beyond = [Reading(times, scaling) for times in self.times for scaling in self.scalings]
+        return [Reading(), *beyond]
+
+    def windows(self, recipe: Recipe) -> int:
+        """How many of the training context are read."""
+        return self.sequences or recipe.data.val_tokens // recipe.model.seq_len
 
 
 class InferenceStage(Section):

@@ -30,7 +30,7 @@ from prism_transformer.core.progress import (
     within,
 )
 from prism_transformer.core.sealed import sealed_json
-from prism_transformer.eval.text import text_loss
+from prism_transformer.eval.loss import text_loss
 from prism_transformer.models.cost import utilisation_flops
 from prism_transformer.recipe import Recipe
 from prism_transformer.study.arms import Origin
@@ -46,7 +46,7 @@ from prism_transformer.study.runs import (
     Values,
     run_of,
 )
-from prism_transformer.study.spec import EvalStage, InferenceStage
+from prism_transformer.study.spec import EvalStage, InferenceStage, LossStage, Reading
 from prism_transformer.training.api import resume, train
 from prism_transformer.training.device import begin, compiling_pays, settle
 from prism_transformer.training.neighbours import COMPILE, told
@@ -128,22 +128,37 @@ class Worker:
     def _look(self, stage: str, run: StudyRun, step: str, tell: Tell) -> None:
         """What a stage measures of the checkpoint at a step."""
         study, place = run.study, self.device
-        if self.processes > 1:
+        if stage == "loss" and study.loss:
+            for reading in run.unread(study.loss, int(step)):
+                self._read(run, study.loss, reading, step, tell)
+        elif self.processes > 1:
             line = [*_line(stage, run, step), "--device", place]
             measure_together(run, line, self.processes, tell)
         elif stage == "eval" and study.eval:
             _evaluate(run, study.eval, step, place, tell)
-        elif stage == "loss" and study.loss:
-            windows = study.loss.sequences
-            text_loss(
-                run.folder, checkpoint=step, sequences=windows, batch=LOSS_BATCH, device=place,
-                tell=tell,
-            ).write()  # fmt: skip
         elif stage == "analyze" and study.analyze:
             windows = study.analyze.sequences
             attention_profile(
                 run.folder, checkpoint=step, sequences=windows, device=place, tell=tell
             )
+
+    def _read(
+        self, run: StudyRun, stage: LossStage, reading: Reading, step: str, tell: Tell
+    ) -> None:
+        """The loss of the checkpoint at a step, in sequences of one length."""
+        recipe, scaling = run.cell.recipe, reading.rope_scaling
+        length, windows = reading.length(recipe), stage.windows(recipe) // reading.times
+        batch, beyond = max(1, LOSS_BATCH // reading.times), reading.times > 1
+        if self.processes > 1:
+            line = ["loss", str(run.folder), "--checkpoint", step, "--keep", "--batch", str(batch)]
+            line += ["--length", str(length), "--sequences", str(windows), "--device", self.device]
+            line += ["--rope-scaling", scaling] if scaling else ["--extrapolate"] if beyond else []
+            measure_together(run, line, self.processes, tell)
+            return
+        text_loss(
+            run.folder, checkpoint=step, sequences=windows, batch=batch, length=length,
+            rope_scaling=scaling, extrapolate=beyond and not scaling, device=self.device, tell=tell,
+        ).write()  # fmt: skip
 
     def _train(self, run: StudyRun, until: int, tell: Tell) -> None:
         if run.cell.origin is not None and not run.begun:
@@ -204,9 +219,6 @@ def _line(stage: str, run: StudyRun, step: str) -> list[str]:
     if stage == "eval" and study.eval:
         options = {"batch": study.eval.batch, "data": study.eval.data, "limit": study.eval.limit}
         line += ["--tasks", *study.eval.tasks]
-    elif stage == "loss" and study.loss:
-        options = {"sequences": study.loss.sequences, "batch": LOSS_BATCH}
-        line += ["--keep"]
     elif study.analyze:
         options = {"sequences": study.analyze.sequences}
     given = {name: value for name, value in options.items() if value is not None}

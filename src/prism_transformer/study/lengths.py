@@ -1,0 +1,114 @@
+"""Sequences longer than trained: by how much the loss on the same text rises, arm against arm.
+
+The rise is a run's loss at a length less its own loss at the training context, so that arms are
+compared in how they read on, whatever they have learnt by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pandas as pd
+
+from prism_transformer.study.collected import Collected, finite
+from prism_transformer.study.contrasts import Contrast, adjust, against, contrasts_of, measured
+from prism_transformer.study.metrics import LOSS_AT_LENGTH, NO_SCALING, loss_at_length
+from prism_transformer.study.multiplicity import fit_blocks
+from prism_transformer.study.statistics import ALPHA
+
+ORDER = (NO_SCALING, "linear", "ntk", "yarn")
+SCALING = "scaling"  # what sentences call it
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """The losses of one point at several lengths, and contrasts of their rises at the longest."""
+
+    losses: dict[str, dict[int, pd.DataFrame]]
+    """by scaling and length: a row for each seed, a column for each arm; the training context,
+    where nothing is scaled, is in each"""
+    contrasts: tuple[Contrast, ...] = ()
+    """of every scaling, one family"""
+
+    @property
+    def context(self) -> int:
+        """Tokens of the sequences in training."""
+        return min(self.losses[NO_SCALING])
+
+    @property
+    def longest(self) -> int:
+        return max(length for each in self.losses.values() for length in each)
+
+    @property
+    def times(self) -> float:
+        """The longest, in training contexts."""
+        return self.longest / self.context
+
+    def rises(self, scaling: str, length: int) -> pd.DataFrame:
+        """Losses at a length less those of the same run at the training context."""
+        return self.losses[scaling][length] - self.losses[NO_SCALING][self.context]
+
+    @property
+    def at_longest(self) -> dict[str, pd.DataFrame]:
+        """The rises at the longest length, by scaling."""
+        there = [scaling for scaling, each in self.losses.items() if self.longest in each]
+        return {scaling: self.rises(scaling, self.longest) for scaling in there}
+
+    @property
+    def best(self) -> str:
+        """The scaling under which the loss rises least, in the mean of all runs."""
+        means = {name: float(each.mean().mean()) for name, each in self.at_longest.items()}
+        return min(means, key=means.__getitem__)
+
+
+def lengths_of(
+    collected: Collected, point: int, main: str | None, limit: float = ALPHA
+) -> Lengths | None:
+    """What a study says of longer sequences; None where it read none."""
+    names = collected.table["metric"].unique()
+    found = [str(name).removeprefix(f"{LOSS_AT_LENGTH}.") for name in names]
+    found = [one for one, name in zip(found, names, strict=True) if one != name and "@" not in one]
+    scalings = sorted(found, key=lambda name: (name not in ORDER, _place(name), name))
+    losses = {scaling: _losses(collected, scaling, point) for scaling in scalings}
+    own = losses.get(NO_SCALING, {})
+    if not own or sum(map(len, losses.values())) < 2:  # the training context alone
+        return None
+    context = min(own)
+    losses = {scaling: {context: own[context]} | each for scaling, each in losses.items()}
+    read = Lengths(losses)
+    return Lengths(losses, tuple(adjust(list(_contrasts(collected, read, main, limit)))))
+
+
+def _place(scaling: str) -> int:
+    return ORDER.index(scaling) if scaling in ORDER else len(ORDER)
+
+
+def _losses(collected: Collected, scaling: str, point: int) -> dict[int, pd.DataFrame]:
+    rows = collected.metric(loss_at_length(scaling), point)  # whose index may be of floats
+    seeds, arms = list(collected.facts.seeds), collected.arms
+    return {
+        int(float(str(length))): finite(
+            each.pivot(index="seed", columns="arm", values="value").reindex(seeds, columns=arms)
+        )
+        for length, each in rows.groupby("index", sort=True)
+    }
+
+
+def _contrasts(
+    collected: Collected, read: Lengths, main: str | None, limit: float
+) -> Iterator[Contrast]:
+    """The main arm against the baseline and what the study names, for each scaling."""
+    facts = collected.facts
+    asked = {each.name: dict(each.weights) for each in contrasts_of(facts)}
+    if main is not None:
+        pair = {main: 1.0, facts.baseline: -1.0}
+        asked = {against(main, facts.baseline): pair} | asked
+    for place, (scaling, rises) in enumerate(read.at_longest.items()):
+        blocks = fit_blocks(rises)
+        for name, weights in asked.items():
+            # Each scaling is a question of its own, as each point of a sweep is.
+            given = Contrast(
+                place, {SCALING: scaling}, name, weights, effect=facts.effect, limit=limit
+            )
+            yield measured(given, rises, blocks, ())
