@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray
 
-BAR = 18  # characters of the longest in a table
+BAR = 14  # characters of the longest in a table, which has to fit a terminal of 80
 # Shown beside the statistic that was asked for, under short headings.
 BESIDE = {"sink": "sink", "rest": "distance_without_sink", "entropy": "entropy"}
 
