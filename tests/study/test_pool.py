@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -104,7 +105,8 @@ def test_workers_that_cannot_start_are_not_tried_for_ever(
     with pytest.raises(RunError, match=r"workers die before they take a run; see .*\.log"):
         pool.run()
     notes = [each.line for each in told if isinstance(each, Note)]
-    assert notes[0] == "worker 0 has died: exit code 1; another one takes its place"
+    first = r"worker [01] has died: exit code 1; another one takes its place"  # nobody knows which
+    assert re.fullmatch(first, notes[0])
 
 
 @pytest.mark.slow
