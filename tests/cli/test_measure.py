@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -28,6 +29,7 @@ def test_a_run_and_its_export_score_alike(
     assert done.returncode == 0, done.stderr
     last = checkpoints(short_run)[-1].name
     assert f"everything is in {short_run}/eval/{last}" in done.stdout
+    assert re.search(r"\(0\.\d\dM parameters\), zero-shot", done.stdout)
     assert "piqa  acc" in done.stdout
     assert "validation" in done.stdout
     assert done.stderr == ""  # no bars, no advice
