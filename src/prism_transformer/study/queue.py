@@ -296,6 +296,8 @@ class Queue:
         )
 
     def _do(self, study: optuna.Study, trial: Trial, do: Do, claim: ExitStack) -> Values:
+        # Optuna's thread may be late with the first one, and who dies without any is never missed.
+        self.storage.record_heartbeat(trial._trial_id)
         attrs = trial.user_attrs
         earlier = [trial_of(e) for e in _trials(study, *LIVE) if e.number < trial.number]
         if attrs.get("cell") not in self.own or trial_key(attrs["cell"], attrs["until"]) in earlier:
