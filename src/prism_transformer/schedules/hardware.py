@@ -138,7 +138,7 @@ def layer_backends(
     precision = getattr(torch, name, None)
     if not isinstance(precision, torch.dtype) or not precision.is_floating_point:
         raise InputError(f"dtype {name!r} is unknown; try float32, bfloat16 or float16")
-    here = torch.accelerator.current_accelerator()
+    here = torch.accelerator.current_accelerator(check_available=True)
     if where.type not in ("cpu", here and here.type):
         return (UNKNOWN,) * len(schedule)
     shapes = list(zip(schedule.heads, schedule.head_dims(d_model), strict=True))
