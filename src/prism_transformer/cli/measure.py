@@ -364,11 +364,9 @@ def _facts(outcome: Outcome) -> dict[str, Any]:
 def _print_outcome(console: Console, outcome: Outcome) -> None:
     size = ""
     if outcome.model.run is not None:
-        from prism_transformer.models.cost import parameters, size_text
         from prism_transformer.training.run import Run
 
-        config = Run.open(outcome.model.run).recipe.model
-        size = f" ({size_text(parameters(config).total)} parameters)"
+        size = f" ({Run.open(outcome.model.run).size} parameters)"
     say(console, f"\n{outcome.name}{size}, zero-shot; everything is in {outcome.out}")
     for diagnostic in (False, True):
         table = outcome.table(diagnostic=diagnostic)

@@ -218,7 +218,7 @@ def intervals(table: Table, value: str, interval: str, papers: str, tones: Tones
     ax.set_yticks(range(len(table))[::-1], [plain_name(str(a)) for a in table.values("arm")])
     ax.set_ylim(-0.6, len(table) - 0.4)
     ax.margins(x=0.1)
-    ax.locator_params(axis="x", nbins=4)  # numbers of seven characters, side by side
+    ax.locator_params(axis="x", nbins=5, min_n_ticks=3)  # numbers are seven characters wide
     ax.spines["left"].set_visible(False)
     ax.tick_params(axis="y", length=0)
     ax.set_xlabel(axis_label(table.column(value)))

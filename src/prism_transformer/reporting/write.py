@@ -75,7 +75,7 @@ def report(
                 _write(out / "figures" / f"{drawing.key}.csv", to_csv(drawing.table))
         viewers = _keep_viewers([Path(place) for place in given], made, out)
         _write(out / TEXT, to_text(made))
-        _write(out / PAGE, to_html(made, pictures, viewers))
+        write_whole(out / PAGE, to_html(made, pictures, viewers))
     files = 2 + 2 * len(made.tables) + 4 * len(pictures) + len(viewers)
     return Written(made, out / PAGE, files)
 

@@ -41,8 +41,6 @@ from prism_transformer.study.runs import StudyRun, check_fair, hashes_of
 from prism_transformer.study.spec import Study, StudyError
 from prism_transformer.training.run import Row, read_environment, read_run
 
-STRETCHES = 200  # points of a training curve that are kept
-
 # Columns of an item that are not a metric.
 ITEM_FACTS = ("task", "item", "item_sha256", "loglikelihoods", "answer")
 

@@ -309,11 +309,15 @@ class Run:
     def _losses(self, kind: str) -> dict[int, float]:
         return {row["step"]: row["loss"] for row in self.metrics() if row["kind"] == kind}
 
+    @property
+    def size(self) -> str:
+        """Parameters of its model, as in 0.47M."""
+        return size_text(parameters(self.recipe.model).total)
+
     def __str__(self) -> str:
         loss = "" if self.loss is None else f", validation loss {self.loss:.4f} nats"
-        size = size_text(parameters(self.recipe.model).total)
         return (
-            f"{self.folder}: {self.recipe.model.schedule} heads, {size} parameters, "
+            f"{self.folder}: {self.recipe.model.schedule} heads, {self.size} parameters, "
             f"step {self.step:,} of {self.recipe.n_steps:,}{loss}"
         )
 
