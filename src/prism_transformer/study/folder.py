@@ -38,6 +38,7 @@ from prism_transformer.study.rates import (
     TUNING,
     Rates,
     find_rates,
+    rates_of,
     read_rates,
     with_rates,
     write_rates,
@@ -233,7 +234,7 @@ def load_study(
     workers of several machines share, as in ``postgresql://user@host/name``. ``overrides`` such as
     ``optim.lr=3e-4`` change the recipe of every arm; ``seeds`` and ``arms`` choose some of the
     study's runs, as lists or as text (``0-2,7``). ``with_`` names collected folders whose complete
-    runs count as done.
+    runs count as done, or a sweep whose rates are those of [tune].
     """
     if isinstance(source, StudyFolder):
         if overrides:
@@ -248,21 +249,25 @@ def load_study(
         plan = select(make_plan(find_study(fspath(source)), overrides), seeds, arms)
         study = StudyFolder(plan, STUDIES / plan.name if out is None else Path(out), storage)
     folders = [Path(each) for each in with_]
-    study = _tuned(study, folders)
-    if not with_:
-        return study
-    return replace(study, collected=find_earlier(study.plan, folders))
+    if study.plan.study.tune:
+        study, folders = _tuned(study, folders)
+    return replace(study, collected=find_earlier(study.plan, folders)) if folders else study
 
 
-def _tuned(study: StudyFolder, folders: Sequence[Path]) -> StudyFolder:
-    """The same with the rates of its arms: written down here, collected elsewhere, or found."""
-    if study.plan.study.tune is None:
-        return study
-    known = read_rates(study.folder) or study.tuning
+def _tuned(study: StudyFolder, folders: Sequence[Path]) -> tuple[StudyFolder, list[Path]]:
+    """The same with the rates of its arms: written down here, collected elsewhere, or found.
+
+    And the folders that hold more than rates: of a sweep nothing else is wanted.
+    """
+    known, rest = read_rates(study.folder) or study.tuning, []
     for folder in folders:
-        known = known or read_collected(folder).facts.tuning
+        collected = read_collected(folder)
+        rates = rates_of(collected)
+        known = known or rates
+        if rates is None or collected.facts.tuning:
+            rest.append(folder)
     found = find_rates(study.plan, study.folder, known).facts
-    return replace(study, plan=with_rates(study.plan, found.best), tuning=found)
+    return replace(study, plan=with_rates(study.plan, found.best), tuning=found), rest
 
 
 def _tuning_rows(tuner: StudyFolder) -> list[Row]:

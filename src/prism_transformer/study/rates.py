@@ -3,14 +3,15 @@
 They are a study of their own in the folder tuning/ of the study: the same arms, rates for points,
 seeds that the comparison does not have, and nothing but training. An arm whose lowest loss is at
 the end of its rates gets one more there, so often as the study allows. What was found is written
-down in rates.json when the comparison begins, and is not looked for again.
+down in rates.json when the comparison begins, and is not looked for again. A collected sweep over
+the same rates on the same seeds is such a study, too, and saves its runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf
+from math import inf, isnan
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -19,7 +20,13 @@ from prism_transformer.core.disk import write_whole
 from prism_transformer.core.errors import InputError, explain
 from prism_transformer.recipes.files import changed
 from prism_transformer.study.arms import Arm
-from prism_transformer.study.collected import LEARNING_RATE, ArmFacts, RateFacts, TuningFacts
+from prism_transformer.study.collected import (
+    LEARNING_RATE,
+    ArmFacts,
+    Collected,
+    RateFacts,
+    TuningFacts,
+)
 from prism_transformer.study.earlier import apart
 from prism_transformer.study.plan import Cell, Plan
 from prism_transformer.study.runs import run_of
@@ -65,10 +72,7 @@ def find_rates(plan: Plan, folder: Path, known: TuningFacts | None = None) -> Ra
                 stuck[arm.name] = why
             elif losses:
                 best = best_rate(needed[arm.name], losses).rate
-                rows = tuple(tuple(None if e == inf else e for e in row) for row in losses)
-                found[arm.name] = RateFacts(
-                    arm=arm.facts, rates=tuple(needed[arm.name]), losses=rows, best=best
-                )
+                found[arm.name] = _found(arm.facts, needed[arm.name], losses, best)
     cells = tuple(
         cell_at(plan, stage, arm, rate, seed)
         for seed in stage.seeds
@@ -82,6 +86,13 @@ def find_rates(plan: Plan, folder: Path, known: TuningFacts | None = None) -> Ra
         facts.model_copy(update={"arms": tuple(found[name] for name in mine if name in found)}),
         {name: why for name, why in stuck.items() if name in mine},
     )
+
+
+def _found(
+    arm: ArmFacts, rates: Sequence[float], losses: list[list[float]], best: float
+) -> RateFacts:
+    rows = tuple(tuple(None if loss == inf else loss for loss in row) for row in losses)
+    return RateFacts(arm=arm, rates=tuple(rates), losses=rows, best=best)
 
 
 def _search(
@@ -113,6 +124,32 @@ def _loss(plan: Plan, folder: Path, cell: Cell) -> float | None:
     if run.diverged:
         return inf
     return run.values(cell.recipe.n_steps)[0] if run.step >= cell.recipe.n_steps else None
+
+
+def rates_of(collected: Collected) -> TuningFacts | None:
+    """What a collected study says of rates: by its [tune], or by its sweep over nothing else."""
+    facts, points = collected.facts, collected.points
+    if facts.tuning or any(set(point) != {LEARNING_RATE} for point in points):
+        return facts.tuning
+    places = sorted(range(len(points)), key=lambda place: float(points[place][LEARNING_RATE]))
+    rates = tuple(float(points[place][LEARNING_RATE]) for place in places)
+    losses = [collected.final_loss(place) for place in places]
+    diverged = {(run.point, run.arm, run.seed) for run in facts.runs if run.diverged}
+    found = []
+    for arm in facts.arms:
+        table = [
+            [
+                inf if (place, arm.name, seed) in diverged else float(frame.at[seed, arm.name])
+                for place, frame in zip(places, losses, strict=True)
+            ]
+            for seed in facts.seeds
+        ]
+        if any(isnan(loss) for row in table for loss in row):
+            continue  # a run is missing: it is for [tune] to find
+        best = best_rate(rates, table)
+        if not best.edge:
+            found.append(_found(arm, rates, table, best.rate))
+    return TuningFacts(rates=rates, seeds=facts.seeds, recipe=facts.recipe, arms=tuple(found))
 
 
 # -- the runs --------------------------------------------------------------------------------------
