@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from prism_transformer.reporting.contents import Report, sentences
-from prism_transformer.reporting.contrasts import contrast_figure, contrasts, differences
+from prism_transformer.reporting.contrasts import contrast_figure, contrasts, differences, overview
 from prism_transformer.reporting.views import View
 from tests.reporting.again import (
     T2,
@@ -59,6 +59,21 @@ def test_differences(views: list[View], numbers: list[Numbers]) -> None:
                 assert row["degrees of freedom"] == "2"
                 assert row["least detectable"] == f"{detectable(3, stdev(values)):.4f}"
     assert cells(table, study="small", arm="prism")["paper's"] == shown(-0.0143)
+
+
+def test_an_overview_has_each_contrast_of_each_study_once(
+    views: list[View], numbers: list[Numbers]
+) -> None:
+    table = overview([[view] for view in views])
+    asked = [
+        ["prism minus uniform"] + ["prism minus reversed"] * (len(view.arms) > 2) for view in views
+    ]
+    assert table.values("contrast") == [name for names in asked for name in names]
+    for view, found in zip(views, numbers, strict=True):
+        row = cells(table, study=view.facts.name, contrast="prism minus uniform")
+        values = paired(found, "final_val_loss", "prism")
+        assert row["difference"] == shown(mean(values))
+        assert row["seeds"] == "3"
 
 
 def test_contrasts(views: list[View], numbers: list[Numbers]) -> None:

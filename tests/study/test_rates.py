@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from math import inf, log2
 from pathlib import Path
 
@@ -13,13 +14,20 @@ from prism_transformer.core.errors import InputError
 from prism_transformer.core.progress import Event, Measured, Of
 from prism_transformer.recipe import differences
 from prism_transformer.study.api import run_study, tune_study, work_on
-from prism_transformer.study.collected import TuningFacts, read_collected
+from prism_transformer.study.collected import TuningFacts, read_collected, write_collected
 from prism_transformer.study.folder import StudyFolder, load_study
+from prism_transformer.study.metrics import FINAL_LOSS
 from prism_transformer.study.rates import RATES_FILE, read_rates
 from prism_transformer.study.sharing import Crew
 from prism_transformer.study.slurm import do_cells, submit_study
-from prism_transformer.training.run import METRICS_FILE, checkpoint_folder, create_run
+from prism_transformer.training.run import (
+    METRICS_FILE,
+    NOT_FINITE,
+    checkpoint_folder,
+    create_run,
+)
 from tests.study.files import STUDY, write_study
+from tests.study.frames import make_collected
 
 TUNE = "[tune]\noptim.lr = [1e-3, 2e-3, 4e-3]\nseeds = [7, 8]\n"
 BEST = {"uniform": 2.2e-3, "prism": 9e-3}
@@ -130,6 +138,55 @@ def test_rates_are_frozen_when_the_comparison_begins(tmp_path: Path, data: Path)
     plain = load_study(other, tmp_path / "plain", overrides=["optim.lr=0.002"])
     assert not plain.plan.untuned
     assert {cell.recipe.optim.lr for cell in plain.plan.cells} == {0.002}
+
+
+def swept(study: StudyFolder, loss: Callable[[str, float], float], kept: Path) -> Path:
+    """The tuning of a study as a sweep that was collected before; its points are not in order."""
+    rates, seeds = [4e-3, 1e-3, 2e-3], [7, 8]
+    arms = {arm.name: str(arm.schedule) for arm in study.plan.arms}
+    runs = [(arm, at, seed) for arm in arms for at in range(3) for seed in seeds]
+    lost = [run for run in runs if loss(run[0], rates[run[1]]) == inf]
+    points = [{"optim.lr": rate} for rate in rates]
+    states = dict.fromkeys(lost, "failed")
+    made = make_collected(arms=arms, seeds=seeds, points=points, states=states, tasks={})
+    table = made.table.copy()
+    for place in table.index[table["metric"] == FINAL_LOSS]:
+        arm, at, seed = table.loc[place, ["arm", "point", "seed"]]
+        table.loc[place, "value"] = loss(arm, rates[at]) + 0.01 * seed
+    why = {"failure": f"step 3: {NOT_FINITE}"}
+    told = [each.model_copy(update=why) if each.failure else each for each in made.facts.runs]
+    facts = made.facts.model_copy(update={"recipe": study.plan.base, "runs": tuple(told)})
+    write_collected(kept, replace(made, facts=facts, table=table))
+    return kept
+
+
+def test_a_collected_sweep_is_a_tuning(tmp_path: Path, data: Path) -> None:
+    study = tuned(tmp_path, data)
+    kept = swept(study, near, tmp_path / "kept")
+    given = load_study(study.plan.file, tmp_path / "given", with_=[kept])
+    assert given.plan.untuned == ["prism"]  # best at the sweep's end, which is not taken
+    finish(study, near)
+    known = load_study(study).tuning
+    assert given.tuning is not None
+    assert known is not None
+    assert given.tuning.arms == known.arms  # the same as from runs of its own
+    # Where all best rates are inside, nothing is left to tune; its runs are not the study's.
+    kept = swept(study, lambda _, rate: 3 + log2(rate / 2e-3) ** 2, tmp_path / "inside")
+    given = load_study(study.plan.file, tmp_path / "all", with_=[kept])
+    assert not given.plan.untuned
+    assert not given.earlier
+    other = write_study(tmp_path, data, STUDY + TUNE.replace("[7, 8]", "[7, 9]"))
+    with pytest.raises(InputError, match=r"tune.seeds: \[7, 8\] -> \[7, 9\]"):
+        load_study(other, tmp_path / "other", with_=[kept])
+
+
+def test_what_diverged_in_a_sweep_is_never_the_best(tmp_path: Path, data: Path) -> None:
+    study = tuned(tmp_path, data)
+    kept = swept(study, lambda _, rate: inf if rate > 3e-3 else 3 - rate, tmp_path / "kept")
+    given = load_study(study.plan.file, tmp_path / "given", with_=[kept])
+    assert given.tuning is not None
+    assert given.tuning.best == {"uniform": 2e-3, "prism": 2e-3}
+    assert given.tuning.arms[0].losses[0][2] is None
 
 
 def read(study: StudyFolder) -> TuningFacts:

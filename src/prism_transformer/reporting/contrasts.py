@@ -73,6 +73,34 @@ def contrasts(views: Sequence[View]) -> Table:
     )
 
 
+def overview(studies: Sequence[Sequence[View]]) -> Table:
+    """What each study asked, a row for each contrast: all that a README has room for.
+
+    Of a sweep over learning rates these are arms at their best ones.
+    """
+    columns = [
+        *words("study", "contrast"), Column("difference", NATS, 4, sign=True),
+        Column("95 % interval", NATS, 4), Column("seeds"), *words("verdict"),
+    ]  # fmt: skip
+    rows: list[Row] = []
+    for views in studies:
+        first = views[0]
+        if first.envelope and first.envelope.contrasts:
+            asked = first.envelope.contrasts
+        else:
+            asked = tuple(filter(None, [first.main_contrast, *first.contrasts]))
+        # A study may name what is compared anyway.
+        distinct = {tuple(sorted(each.weights.items())): each for each in reversed(asked)}
+        rows += [
+            {"study": first.facts.name, "contrast": described(each.weights),
+             "difference": test.mean, "95 % interval": Interval(test.low, test.high),
+             "seeds": test.n, "verdict": _verdict(each)}
+            for each in reversed(distinct.values())
+            if (test := each.difference)
+        ]  # fmt: skip
+    return Table("overview", tuple(columns), tuple(rows))
+
+
 def _bears(contrast: Contrast) -> dict[str, Value]:
     """The cells of a contrast; none where no seed is complete."""
     test, pooled = contrast.difference, contrast.pooled

@@ -17,11 +17,12 @@ from prism_transformer.core.characters import KEPT, visible
 from prism_transformer.core.disk import write_whole, writing
 from prism_transformer.core.errors import InputError
 from prism_transformer.core.progress import Tell, counted, silent
-from prism_transformer.core.table import markdown_code, markdown_text, to_csv
+from prism_transformer.core.table import markdown_code, markdown_text, to_csv, to_markdown
 from prism_transformer.figures.chart import svg_text
 from prism_transformer.figures.style import save
 from prism_transformer.models.cost import size_text
 from prism_transformer.reporting.contents import Report, StudyPart, make_report
+from prism_transformer.reporting.contrasts import overview
 from prism_transformer.reporting.latex import to_latex
 from prism_transformer.reporting.page import to_html, to_text
 from prism_transformer.reporting.reading import read_views
@@ -44,7 +45,11 @@ LIMITS = (
     "their own size, and each difference says whether its seeds tell it from noise. They do not "
     "decide claims about 124M to 757M parameters trained on billions of tokens on eight GPUs."
 )
-SHOWN = ("gap", "rates", "lengths")  # figures of a study that the README has
+BELOW_ZERO = (
+    "Differences of final validation loss within seeds: below 0 the first is better. Verdicts are "
+    "adjusted for all comparisons of a study. Every table, figure and claim: "
+    "[docs/results.md](docs/results.md)."
+)
 
 
 @dataclass(frozen=True)
@@ -167,28 +172,23 @@ def _limits(report: Report) -> list[str]:
 
 
 def _readme(report: Report | None) -> str:
+    """What each study asked and found in a few sentences, then its numbers in one table."""
     if report is None:
         return f"\n{NOTHING}\n\n"
-    parts = [_study(part) for part in report.studies]
+    numbers = overview([[each.view for each in part.sections] for part in report.studies])
+    parts = ["\n".join(map(_study, report.studies)), to_markdown(numbers).strip(), BELOW_ZERO]
     parts += _limits(report)[:1]
-    parts.append("Every table, figure and claim: [docs/results.md](docs/results.md).")
     return "\n" + "\n\n".join(parts) + "\n\n"
 
 
 def _study(part: StudyPart) -> str:
-    """A study at all its points: its answer, its doubt, what else it asked, and one figure."""
+    """A study at all its points: its question, its answer, its doubt, and how far it is."""
     view, answer = part.view, part.answer
     runs = [run for section in part.sections for run in section.view.runs]
     done = sum(run.state == "complete" for run in runs)
-    made = f"{size_text(view.parameters)} parameters, {markdown_code(view.facts.command)}"
-    state = f"{done} of {len(runs)} runs complete"
-    lines = [f"**{markdown_text(view.facts.name)}** ({made}; {state}): {answer.question}"]
-    # The rest stands in docs/results.md: a README has room for the question's first answer.
-    told = [answer.answer, answer.doubt, *answer.numbers[:1], view.facts.note]
-    lines += [f"- {markdown_text(line)}" for line in told if line]
-    drawings = {drawing.key: drawing for drawing in part.drawings}
-    for name in SHOWN[1:] if view.swept else SHOWN:
-        drawing = drawings.get(f"{view.key}-{name}")
-        if drawing is not None and drawing.chart is not None:
-            lines += ["", f"![{markdown_text(drawing.alt)}]({FIGURES}/{drawing.key}.svg)"]
-    return "\n".join(lines)
+    state = f"{done} of {len(runs)} runs, {size_text(view.parameters)} parameters"
+    told = " ".join(filter(None, [answer.answer, answer.doubt]))
+    return (
+        f"- **{markdown_text(view.facts.name)}**: *{markdown_text(answer.question)}* "
+        f"{markdown_text(told)} ({state}; {markdown_code(view.facts.command)})"
+    )
