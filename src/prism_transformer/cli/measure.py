@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from prism_transformer.cli.progress import show_progress
 from prism_transformer.cli.terminal import (
     Device,
     Flag,
@@ -105,9 +106,8 @@ def analyze(
         _view(pair, view, statistic, text, length, checkpoint, device, as_json)
         return
     from prism_transformer.analysis.profile import attention_profile
-    from prism_transformer.cli.progress import shown
 
-    with shown(make_console(stderr=True)) as tell:
+    with show_progress(make_console(stderr=True)) as tell:
         measure = partial(
             attention_profile,
             sequences=sequences,
@@ -176,10 +176,9 @@ def _view(
     """Write the page of one text, and say what the heads do on it."""
     from prism_transformer.analysis.profile import layer_table
     from prism_transformer.analysis.viewer import attention_view, check_view_file
-    from prism_transformer.cli.progress import shown
 
     check_view_file(file)
-    with shown(make_console(stderr=True)) as tell:
+    with show_progress(make_console(stderr=True)) as tell:
         found = attention_view(
             *pair, text=text, length=length, checkpoint=checkpoint, device=device, tell=tell
         )
@@ -243,10 +242,9 @@ def loss(
     from prism_transformer.training.naming import check_name
 
     check_name(source)  # before what takes seconds to import
-    from prism_transformer.cli.progress import shown
     from prism_transformer.eval.loss import text_loss
 
-    with shown(make_console(stderr=True)) as tell:
+    with show_progress(make_console(stderr=True)) as tell:
         found = text_loss(
             source,
             sequences=sequences,
@@ -324,12 +322,11 @@ def evaluate(
 
     chosen = choose_tasks(tasks)  # a typing error is told before what takes seconds to import
     check_name(source)
-    from prism_transformer.cli.progress import shown
     from prism_transformer.eval import harness
 
     console = make_console(stderr=as_json)
     console.quiet = not speaks()
-    with shown(console) as tell:
+    with show_progress(console) as tell:
         done = harness.evaluate(
             source,
             chosen,

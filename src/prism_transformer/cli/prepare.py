@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from prism_transformer.cli.progress import show_progress
 from prism_transformer.cli.terminal import (
     Flag,
     Json,
@@ -100,7 +101,6 @@ def prepare(
     verify
         Only check every shard in full.
     """
-    from prism_transformer.cli.progress import shown
     from prism_transformer.data import prepare as verb
 
     said: dict[str, Any] = {"corpus": corpus or None, "tokenizer": tokenizer}
@@ -119,7 +119,7 @@ def prepare(
     }
     order = replace(what, folder=out or what.folder, **how)
     console = make_console()
-    with shown(make_console(stderr=as_json)) as tell:
+    with show_progress(make_console(stderr=as_json)) as tell:
         if verify:
             count = verb.verify_shards(order.place, tell=tell)
             say(console, f"{order.place}: {count} shards are sound")

@@ -6,7 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from prism_transformer.cli.overrides import NOTHING, Short, given
+from prism_transformer.cli.overrides import NOTHING, Short, recipe_and_overrides
+from prism_transformer.cli.progress import show_progress
 from prism_transformer.cli.terminal import (
     Json,
     estimate,
@@ -46,7 +47,7 @@ def show(recipe: str, /, *overrides: str, short: Short = NOTHING, as_json: Json 
     """
     from prism_transformer.recipes.files import load_recipe, recipe_toml
 
-    resolved = load_recipe(*given(recipe, overrides, short))
+    resolved = load_recipe(*recipe_and_overrides(recipe, overrides, short))
     facts = recipe_facts(resolved)
     if as_json:
         print_json({"recipe": resolved.model_dump(), "derived": facts})
@@ -220,7 +221,6 @@ def neutrality(*, out: Path = Path("figures")) -> int:
     out
         Folder for the figures.
     """
-    from prism_transformer.cli.progress import shown
     from prism_transformer.models.neutrality import prove_neutrality
     from prism_transformer.recipes.files import load_recipe
 
@@ -230,7 +230,7 @@ def neutrality(*, out: Path = Path("figures")) -> int:
         f"\n[bold]neutrality[/bold]: the small pair, built and run on {PROOF_TOKENS} tokens"
     )
     pair = [load_recipe(f"{name}-small").model for name in ("baseline", "prism")]
-    with shown(console) as tell:
+    with show_progress(console) as tell:
         found = prove_neutrality(pair[0], pair[1], PROOF_TOKENS, tell=tell)
     print_table(console, found.table, {"yes": "green", "NO": "red"})
     console.print(

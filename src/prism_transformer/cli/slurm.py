@@ -6,6 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from prism_transformer.cli.progress import show_progress
 from prism_transformer.cli.study_options import AT_LEAST_ONE, Override, StudyName, Work
 from prism_transformer.cli.terminal import Flag, Many, Whole, make_console, say, whole
 from prism_transformer.core.errors import InputError
@@ -58,7 +59,6 @@ def submit(
     dry_run
         Print the script and submit nothing; needs no Slurm.
     """
-    from prism_transformer.cli.progress import shown
     from prism_transformer.study.slurm import Resources, submit_study
 
     for each in sbatch:
@@ -67,7 +67,7 @@ def submit(
     more = dict(each.split("=", 1) for each in sbatch)
     asked = Resources(partition, nodes, gpus, cpus, memory, time, warning, more)
     console, opened = make_console(stderr=dry_run), options.open(study, overrides)
-    with shown(console) as tell:
+    with show_progress(console) as tell:
         done = submit_study(
             opened,
             asked,
