@@ -22,8 +22,6 @@ from prism_transformer.cli.terminal import (
 from prism_transformer.core.errors import InputError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from prism_transformer.data.prepare import Preparation, Prepared
 
 
@@ -103,21 +101,14 @@ def prepare(
     """
     from prism_transformer.data import prepare as verb
 
-    said: dict[str, Any] = {"corpus": corpus or None, "tokenizer": tokenizer}
-    said |= {"val_tokens": val_tokens, "train_tokens": train_tokens}
-    what = _preparation(recipe, {key: each for key, each in said.items() if each is not None})
-    how: dict[str, Any] = {"text_key": text_key, "shard_tokens": shard_tokens, "ranks": ranks}
-    how |= {"skip_bad": skip_bad, "like": None if recipe else like, "gigatoken": gigatoken}
-    how |= {
-        "where": where,
-        "filters": filter,
-        "dedup": dedup,
-        "tasks": tasks,
-        "on": on,
-        "token_type": token_type,
-        "sbatch": sbatch,
-    }
-    order = replace(what, folder=out or what.folder, **how)
+    asked: dict[str, Any] = {"corpus": corpus or None, "tokenizer": tokenizer}
+    asked |= {"val_tokens": val_tokens, "train_tokens": train_tokens}
+    what = _preparation(recipe, {key: each for key, each in asked.items() if each is not None})
+    order = replace(
+        what, folder=out or what.folder, text_key=text_key, shard_tokens=shard_tokens, ranks=ranks,
+        skip_bad=skip_bad, like=None if recipe else like, gigatoken=gigatoken, where=where,
+        filters=filter, dedup=dedup, token_type=token_type, tasks=tasks, on=on, sbatch=sbatch,
+    )  # fmt: skip
     console = make_console()
     with show_progress(make_console(stderr=as_json)) as tell:
         if verify:
@@ -125,11 +116,7 @@ def prepare(
             say(console, f"{order.place}: {count} shards are sound")
             return
         done = verb.prepare(order, tell=tell)
-    _show(console, done, recipe or done.recipe, as_json=as_json)
-
-
-def _show(console: Console, done: Prepared, trains: str | Path | None, *, as_json: bool) -> None:
-    """What was made, and the line that trains on it."""
+    trains = recipe or done.recipe
     line = f"prism train {shlex.quote(str(trains))}" if trains else None
     if as_json:
         print_json(done.manifest.model_dump() | {"train": line})
@@ -142,7 +129,7 @@ def _show(console: Console, done: Prepared, trains: str | Path | None, *, as_jso
 
 
 def _remarks(done: Prepared) -> Iterator[str]:
-    """What is worth a line: what was left out, how often it will be seen, where it is."""
+    """Lines below the table: what was left out, how many epochs it will be, where it is."""
     manifest = done.manifest
     if manifest.skipped:
         causes = ", ".join(f"{cause} ({n:,})" for cause, n in manifest.skipped.items())
@@ -159,13 +146,13 @@ def _remarks(done: Prepared) -> Iterator[str]:
         )
 
 
-def _preparation(recipe: str | None, said: dict[str, Any]) -> Preparation:
-    """What the options say, or else the recipe; never some of both."""
+def _preparation(recipe: str | None, asked: dict[str, Any]) -> Preparation:
+    """What to prepare, as the options or else the recipe say it; never some of both."""
     from prism_transformer.data.prepare import Preparation
 
     if recipe is None:
-        return Preparation(**said)
-    if said:
+        return Preparation(**asked)
+    if asked:
         raise InputError(f"--recipe {recipe} says what to prepare; drop the rest, or the recipe")
     from prism_transformer.recipes.files import load_recipe
 

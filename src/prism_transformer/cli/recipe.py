@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +12,11 @@ from prism_transformer.cli.progress import show_progress
 from prism_transformer.cli.terminal import (
     Json,
     estimate,
+    list_or_copy,
     make_console,
     print_json,
-    print_rows,
     print_staircase,
     print_table,
-    print_written,
     say,
 )
 from prism_transformer.core.errors import InputError
@@ -66,31 +66,31 @@ def recipes(name: str | None = None, /, *, out: Path | None = None, as_json: Jso
     out
         Where to; the recipe's own name in this folder when left out. Never overwrites.
     """
-    from prism_transformer.models.cost import parameters, size_text
-    from prism_transformer.recipes.files import copy_recipe, load_recipe, packaged_recipes
+    from prism_transformer.recipes.files import copy_recipe
 
-    if name is not None:
-        print_written(copy_recipe(name, out), as_json)
-        return
-    if out is not None:
-        raise InputError(f"--out {out} is for copying; name the recipe too")
-    rows: list[Facts] = []
+    rows = partial(_recipe_rows, as_json)
+    list_or_copy("recipe", name, out, copy_recipe, rows, as_json)
+
+
+def _recipe_rows(as_json: bool) -> list[Facts]:
+    from prism_transformer.models.cost import parameters, size_text
+    from prism_transformer.recipes.files import load_recipe, packaged_recipes
+
     # Those that others are based on come last: one trains the others.
-    for key, file in sorted(packaged_recipes().items(), key=lambda each: "/" in each[0]):
-        recipe = load_recipe(key)
-        rows.append(
-            {
-                "name": key,
-                "schedule": str(recipe.model.schedule),
-                "parameters": size_text(parameters(recipe.model).total),
-                "d_model": recipe.model.d_model,
-                "tokens": recipe.train.tokens,
-                "about": file.read_text("utf-8").partition("\n")[0].removeprefix("# "),
-            }
-        )
-    if not as_json:
-        rows = [row | {"tokens": _si(row["tokens"]).replace("G", "B")} for row in rows]
-    print_rows(rows, as_json)
+    shipped = sorted(packaged_recipes().items(), key=lambda each: "/" in each[0])
+    rows = []
+    for name, file in shipped:
+        recipe = load_recipe(name)
+        tokens = recipe.train.tokens
+        rows.append({
+            "name": name,
+            "schedule": str(recipe.model.schedule),
+            "parameters": size_text(parameters(recipe.model).total),
+            "d_model": recipe.model.d_model,
+            "tokens": tokens if as_json else _si(tokens).replace("G", "B"),
+            "about": file.read_text("utf-8").partition("\n")[0].removeprefix("# "),
+        })  # fmt: skip
+    return rows
 
 
 def recipe_facts(recipe: Recipe) -> Facts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
@@ -12,7 +12,6 @@ from prism_transformer.cli.compare import print_comparison
 from prism_transformer.cli.study_options import (
     BY_ALL,
     HERE,
-    Begin,
     Override,
     Place,
     Processes,
@@ -26,12 +25,12 @@ from prism_transformer.cli.terminal import (
     Json,
     duration,
     estimate,
+    list_or_copy,
     make_console,
     print_json,
     print_rows,
     print_staircase,
     print_table,
-    print_written,
     say,
 )
 from prism_transformer.core.errors import InputError
@@ -125,13 +124,19 @@ def plan(
     /,
     *overrides: Override,
     place: Place = HERE,
-    begin: Begin = False,
+    begin: Flag = False,
     device: Device = "auto",
     workers: Workers = "auto",
     processes: Processes = None,
     as_json: Json = False,
 ) -> None:
-    """Show the runs of a study, how long they will take, and the disk that they need."""
+    """Show the runs of a study, how long they will take, and the disk that they need.
+
+    Parameters
+    ----------
+    begin
+        Also put them into the queue, for prism study work.
+    """
     from prism_transformer.study.forecast import forecast
     from prism_transformer.study.sharing import Crew
 
@@ -282,23 +287,23 @@ def list_studies(
     out
         Where to; the study's own name in this folder when left out. Never overwrites.
     """
+    from prism_transformer.study.spec import copy_study
+
+    list_or_copy("study", name, out, copy_study, _study_rows, as_json)
+
+
+def _study_rows() -> list[dict[str, Any]]:
     from prism_transformer.models.cost import parameters, size_text
     from prism_transformer.study.plan import make_plan
-    from prism_transformer.study.spec import copy_study, packaged_studies
+    from prism_transformer.study.spec import packaged_studies
 
-    if name is not None:
-        print_written(copy_study(name, out), as_json)
-        return
-    if out is not None:
-        raise InputError(f"--out {out} is for copying; name the study too")
-    rows = [
+    return [
         {"study": each.name, "arms": len(each.arms), "seeds": len(each.study.seeds)}
         | {"runs": len(each.cells), "to tune": _tuning_runs(each)}
         | {"parameters": size_text(parameters(each.base.model).total)}
         | {"what": each.file.read_text("utf-8").partition("\n")[0].lstrip("# ")}
         for each in map(make_plan, packaged_studies().values())
     ]
-    print_rows(rows, as_json)
 
 
 def _tuning_runs(plan: Plan) -> int:

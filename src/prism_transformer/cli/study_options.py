@@ -52,47 +52,33 @@ Processes = Annotated[
 ]
 
 
-Begin = Annotated[
-    bool,
-    Parameter(
-        negative=(),
-        show_default=False,
-        help="Also put them into the queue, for prism study work.",
-    ),
-]
-
-
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Place:
-    """Which runs are meant and where they are: options that all commands of a study share."""
+    """Which runs are meant and where they are: options that all commands of a study share.
 
-    out: Annotated[
-        Path | None, Parameter(help="The study's folder; studies/ and its name when left out.")
-    ] = None
-    storage: Annotated[
-        str | None,
-        Parameter(
-            help="A database that workers share, as in postgresql://user@host/name; "
-            "an SQLite file in the study's folder when left out."
-        ),
-    ] = None
-    seeds: Annotated[
-        str | None, Parameter(help="Only these of the study's seeds, as in 0,1 or 0-7.")
-    ] = None
-    arms: Annotated[
-        str | None,
-        Parameter(help="Only these of its arms, the baseline among them, as in uniform,prism."),
-    ] = None
+    Parameters
+    ----------
+    out
+        The study's folder; studies/ and its name when left out.
+    storage
+        A database that workers share, as in postgresql://user@host/name; an SQLite file in the
+        study's folder when left out.
+    seeds
+        Only these of the study's seeds, as in 0,1 or 0-7.
+    arms
+        Only these of its arms, the baseline among them, as in uniform,prism.
+    with_
+        A folder that prism study collect wrote, whose complete runs count as done; may be given
+        several times.
+    """
+
+    out: Path | None = None
+    storage: str | None = None
+    seeds: str | None = None
+    arms: str | None = None
     with_: Annotated[
-        tuple[Path, ...],
-        Parameter(
-            name="--with",
-            negative=(),
-            show_default=False,
-            help="A folder that prism study collect wrote, whose complete runs count as done; may "
-            "be given several times.",
-        ),
+        tuple[Path, ...], Parameter(name="--with", negative=(), show_default=False)
     ] = ()
 
     def open(self, study: str, overrides: Sequence[str] = ()) -> StudyFolder:
@@ -107,29 +93,29 @@ class Place:
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Work(Place):
-    """And how it is worked on."""
+    """A place, and how its runs are worked on.
+
+    Parameters
+    ----------
+    heartbeat
+        Seconds between signs of life of a worker; one that misses six counts as dead.
+    """
 
     processes: Processes = None
     device: Device = "auto"
-    heartbeat: Annotated[
-        Whole,
-        Parameter(
-            validator=AT_LEAST_ONE,
-            help="Seconds between signs of life of a worker; one that misses six counts as dead.",
-        ),
-    ] = 10
+    heartbeat: Annotated[Whole, Parameter(validator=AT_LEAST_ONE)] = 10
 
 
 @Parameter(name="*")
 @dataclass(frozen=True)
 class WorkHere(Work):
-    """And by how many on this machine."""
+    """The same, with the number of workers on this machine."""
 
     workers: Workers = "auto"
 
     @property
     def crew(self) -> Crew:
-        """The same for the verbs of a study."""
+        """These options as the verbs of ``study/api.py`` take them."""
         from prism_transformer.study.sharing import Crew
 
         return Crew(self.device, self.workers, self.processes, self.heartbeat)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -16,6 +15,7 @@ from rich.text import Text
 from rich.theme import Theme
 
 from prism_transformer.core.characters import KEPT, visible
+from prism_transformer.core.errors import InputError
 from prism_transformer.core.table import DASH, MINUS, PLUS_MINUS, Table, table_of
 
 if TYPE_CHECKING:
@@ -67,11 +67,6 @@ class _Console(Console):
         raise BrokenPipeError
 
 
-def speaks() -> bool:
-    """Whether this process does: of those that torchrun or accelerate launched, the first."""
-    return os.environ.get("RANK", "0") == "0"
-
-
 def say(console: Console, text: str) -> None:
     """Print a line that may hold anything, paths included: no markup, no wrapping."""
     console.print(visible(text, keep=KEPT), markup=False, soft_wrap=True)
@@ -82,12 +77,23 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2))
 
 
-def print_written(file: Path, as_json: bool) -> None:
-    """Say which file was written."""
-    if as_json:
-        print_json({"wrote": str(file)})
+def list_or_copy(
+    kind: str,
+    name: str | None,
+    out: Path | None,
+    copy: Callable[[str, Path | None], Path],
+    rows: Callable[[], list[dict[str, Any]]],
+    as_json: bool,
+) -> None:
+    """Copy out the recipe or study that ships under a name; without one, list all of them."""
+    if name is None and out is not None:
+        raise InputError(f"--out {out} is for copying; name the {kind} too")
+    if name is None:
+        print_rows(rows(), as_json)
+    elif as_json:
+        print_json({"wrote": str(copy(name, out))})
     else:
-        print(f"wrote {file}")
+        print(f"wrote {copy(name, out)}")
 
 
 def print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:

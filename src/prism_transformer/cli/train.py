@@ -20,7 +20,8 @@ from prism_transformer.cli.overrides import (
     recipe_and_overrides,
 )
 from prism_transformer.cli.progress import show_progress, tell_line
-from prism_transformer.cli.terminal import Device, Flag, Whole, make_console, speaks, whole
+from prism_transformer.cli.terminal import Device, Flag, Whole, make_console, whole
+from prism_transformer.core.progress import is_first_process
 
 LATER = "Stop after this step, saved; `prism resume` goes on from there."
 Until = Annotated[int | None, Parameter(converter=whole, help=LATER)]
@@ -106,7 +107,7 @@ def _train(verb: Callable[..., object]) -> int:
             verb(tell=tell)
     except Stopped as stop:
         # Under torchrun every process stops, and the first one speaks for all.
-        if speaks():
+        if is_first_process():
             tell_line(console, str(stop))
         return stop.exit_code
     return 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from lm_eval.tasks import TaskManager
 from prism_transformer import __version__
 from prism_transformer.core.disk import locked
 from prism_transformer.core.errors import InputError, first_line
-from prism_transformer.core.progress import Advance, Begun, Note, Tell, silent
+from prism_transformer.core.progress import Advance, Begun, Note, Tell, is_first_process, silent
 from prism_transformer.eval.lm import WatchedLM, choose_device, quiet_harness
 from prism_transformer.eval.pseudo import open_any
 from prism_transformer.eval.results import (
@@ -96,7 +95,7 @@ def evaluate(
         if value is not None and value < 1:
             raise InputError(f"--{name} {value}: give at least 1")
     outcomes = _outcomes(source, checkpoint, None if out is None else Path(out))
-    tell = tell if is_first() else silent
+    tell = tell if is_first_process() else silent
     with TemporaryDirectory(prefix="prism-tasks-") as folder, quiet_harness():
         planned = write_overlay(Path(folder), chosen, None if data is None else Path(data))
         for outcome in outcomes if not options.force else ():
@@ -195,7 +194,7 @@ def _run(
     with (
         as_hf(outcome.model) as source,  # what is published is what is measured
         # Under `accelerate launch` the first process writes; the others would find its lock.
-        locked(outcome.out) if is_first() else nullcontext(),
+        locked(outcome.out) if is_first_process() else nullcontext(),
     ):
         model = open_any(source, options.dtype, options.batch, options.device)
         for task in ready:
@@ -268,8 +267,3 @@ def _lines(result: Facts) -> Iterator[str]:
 def _reason(error: Exception) -> str:
     line, kind = first_line(error), type(error).__name__
     return kind if line == kind else f"{kind}: {line}"
-
-
-def is_first() -> bool:
-    """Whether this is the process that writes and speaks, under `accelerate launch`."""
-    return os.environ.get("RANK", "0") == "0"
