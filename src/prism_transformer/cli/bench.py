@@ -8,20 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
+from prism_transformer.cli.options import Device, Figure, Flag, Json, Rounds, Whole, whole
 from prism_transformer.cli.progress import show_progress
-from prism_transformer.cli.terminal import (
-    Device,
-    Figure,
-    Flag,
-    Json,
-    Rounds,
-    Whole,
-    make_console,
-    print_json,
-    print_table,
-    say,
-    whole,
-)
+from prism_transformer.cli.terminal import make_console, print_json, print_table, say
 from prism_transformer.core.errors import InputError
 
 if TYPE_CHECKING:

@@ -7,9 +7,10 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from prism_transformer.cli.options import Flag
 from prism_transformer.cli.overrides import Schedule, schedule_text
 from prism_transformer.cli.progress import show_progress
-from prism_transformer.cli.terminal import Flag, make_console, say
+from prism_transformer.cli.terminal import make_console, say
 from prism_transformer.core.errors import InputError
 
 

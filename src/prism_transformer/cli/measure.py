@@ -9,17 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from prism_transformer.cli.options import Device, Flag, Json, Whole
 from prism_transformer.cli.progress import show_progress
-from prism_transformer.cli.terminal import (
-    Device,
-    Flag,
-    Json,
-    Whole,
-    make_console,
-    print_json,
-    print_table,
-    say,
-)
+from prism_transformer.cli.terminal import make_console, print_json, print_table, say
 from prism_transformer.core.errors import InputError
 from prism_transformer.core.progress import is_first_process
 

@@ -20,7 +20,7 @@ from cyclopts.exceptions import (
     UnusedCliTokensError,
 )
 
-from prism_transformer.cli.terminal import Whole
+from prism_transformer.cli.options import Whole
 from prism_transformer.core.errors import InputError
 from prism_transformer.recipes.guesses import hint
 

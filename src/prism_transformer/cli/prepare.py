@@ -8,17 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from prism_transformer.cli.options import Flag, Json, Many, Whole
 from prism_transformer.cli.progress import show_progress
-from prism_transformer.cli.terminal import (
-    Flag,
-    Json,
-    Many,
-    Whole,
-    make_console,
-    print_json,
-    print_table,
-    say,
-)
+from prism_transformer.cli.terminal import make_console, print_json, print_table, say
 from prism_transformer.core.errors import InputError
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from prism_transformer.cli.options import Json
 from prism_transformer.cli.overrides import NOTHING, Short, recipe_and_overrides
 from prism_transformer.cli.progress import show_progress
 from prism_transformer.cli.terminal import (
-    Json,
     estimate,
     list_or_copy,
     make_console,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Facts = dict[str, Any]
 
 DEVICES = 8  # H100s in the paper's machine
-SHORTEST_HOURS = 0.1  # that are still written as hours
+SHORTEST_HOURS = 0.1  # below, a time is written in minutes or seconds
 PROOF_TOKENS = 256  # in the sequence that both models of the proof are run on
 
 
@@ -182,7 +182,7 @@ def recipe_comments(facts: Facts) -> str:
 
 
 def _time(hours: float) -> str:
-    """Hours, as the paper counts; a model of no paper takes less."""
+    """Hours, as the paper counts; in smaller units below a tenth of an hour."""
     return f"{hours:.3g} h" if hours >= SHORTEST_HOURS else estimate(3600 * hours)
 
 

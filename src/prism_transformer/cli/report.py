@@ -5,8 +5,9 @@ from __future__ import annotations
 from contextlib import nullcontext
 from pathlib import Path
 
+from prism_transformer.cli.options import Json
 from prism_transformer.cli.progress import show_progress
-from prism_transformer.cli.terminal import Json, make_console, print_json, say
+from prism_transformer.cli.terminal import make_console, print_json, say
 from prism_transformer.core.errors import InputError
 from prism_transformer.core.progress import silent
 

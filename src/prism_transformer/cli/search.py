@@ -8,19 +8,10 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
+from prism_transformer.cli.options import Device, Flag, Json, Many, Whole
 from prism_transformer.cli.overrides import schedule_text
 from prism_transformer.cli.progress import show_progress
-from prism_transformer.cli.terminal import (
-    Device,
-    Flag,
-    Json,
-    Many,
-    Whole,
-    make_console,
-    print_json,
-    print_table,
-    say,
-)
+from prism_transformer.cli.terminal import make_console, print_json, print_table, say
 from prism_transformer.core.errors import InputError
 
 SHOWN = 10  # schedules of a long list

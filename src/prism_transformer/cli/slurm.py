@@ -6,9 +6,18 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from prism_transformer.cli.options import (
+    AT_LEAST_ONE,
+    Flag,
+    Many,
+    Override,
+    StudyName,
+    Whole,
+    Work,
+    whole,
+)
 from prism_transformer.cli.progress import show_progress
-from prism_transformer.cli.study_options import AT_LEAST_ONE, Override, StudyName, Work
-from prism_transformer.cli.terminal import Flag, Many, Whole, make_console, say, whole
+from prism_transformer.cli.terminal import make_console, say
 from prism_transformer.core.errors import InputError
 
 DEFAULT = Work()

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import App, Parameter
 
 from prism_transformer.cli.compare import print_comparison
-from prism_transformer.cli.study_options import (
-    BY_ALL,
-    HERE,
+from prism_transformer.cli.options import (
+    DEFAULT_PLACE,
+    DEFAULT_WORK,
+    Device,
+    Flag,
+    Json,
     Override,
     Place,
     Processes,
@@ -20,9 +23,6 @@ from prism_transformer.cli.study_options import (
     WorkHere,
 )
 from prism_transformer.cli.terminal import (
-    Device,
-    Flag,
-    Json,
     duration,
     estimate,
     list_or_copy,
@@ -56,12 +56,12 @@ EXAMPLE = "Example:  prism study"
 
 
 @app.command(help_epilogue=f"{EXAMPLE} run small train.micro_batch=8 --seeds 0,1")
-def run(study: StudyName, /, *overrides: Override, options: WorkHere = BY_ALL) -> int:
+def run(study: StudyName, /, *overrides: Override, options: WorkHere = DEFAULT_WORK) -> int:
     """Train and evaluate what is not done yet, then compare; after a kill, run it again.
 
     Exit code 1 when a run failed; the others are finished all the same.
     """
-    from prism_transformer.cli.picture import watched
+    from prism_transformer.cli.picture import show_study
     from prism_transformer.reporting.live import live_page
     from prism_transformer.reporting.write import PAGE, report
     from prism_transformer.study.api import run_study
@@ -72,7 +72,7 @@ def run(study: StudyName, /, *overrides: Override, options: WorkHere = BY_ALL) -
     out = opened.folder / "report"
     say(console, f"page, while runs come in: {(out / PAGE).resolve().as_uri()}")
     opened = _tuned(console, opened, options, out)
-    with watched(console, opened) as tell, live_page(opened, out, tell) as told:
+    with show_study(console, opened) as tell, live_page(opened, out, tell) as told:
         result = run_study(opened, tell=told, **asdict(options.crew))
     print_comparison(console, result.comparison)
     with console.status("drawing the report"):
@@ -92,7 +92,7 @@ def work(
     study: StudyName,
     /,
     *overrides: Override,
-    options: WorkHere = BY_ALL,
+    options: WorkHere = DEFAULT_WORK,
     cell: tuple[str, ...] | None = None,
 ) -> int:
     """Help with a study that was begun elsewhere, until nothing is left to do.
@@ -105,12 +105,12 @@ def work(
     cell
         Do this run alone, by its name in prism study plan, without a queue; may be given again.
     """
-    from prism_transformer.cli.picture import watched
+    from prism_transformer.cli.picture import show_study
     from prism_transformer.study.api import work_on
     from prism_transformer.study.slurm import do_cells
 
     opened = options.open(study, overrides)
-    with watched(make_console(), opened) as tell:
+    with show_study(make_console(), opened) as tell:
         if cell:  # here and now: no queue to tell that one is alive, nobody beside it
             failures = do_cells(opened, cell, replace(options.crew, workers=1), tell=tell)
         else:
@@ -123,7 +123,7 @@ def plan(
     study: StudyName,
     /,
     *overrides: Override,
-    place: Place = HERE,
+    place: Place = DEFAULT_PLACE,
     begin: Flag = False,
     device: Device = "auto",
     workers: Workers = "auto",
@@ -159,7 +159,7 @@ def plan(
 
 @app.command(help_epilogue=f"{EXAMPLE} status demo")
 def status(
-    study: StudyName, /, *overrides: Override, place: Place = HERE, as_json: Json = False
+    study: StudyName, /, *overrides: Override, place: Place = DEFAULT_PLACE, as_json: Json = False
 ) -> None:
     """Show how far each run of a study is, which worker trains it, and its job on Slurm."""
     from prism_transformer.study.slurm import status_with_jobs
@@ -172,7 +172,7 @@ def collect(
     study: StudyName,
     /,
     *runs: str,
-    place: Place = HERE,
+    place: Place = DEFAULT_PLACE,
     to: Path | None = None,
     note: Annotated[str, Parameter(show_default=False)] = "",
     rates_compare_nothing: Flag = False,
@@ -212,7 +212,7 @@ def collect(
 
 @app.command(help_epilogue=f"{EXAMPLE} compare results/nano --json")
 def compare(
-    study: str, /, *overrides: Override, place: Place = HERE, as_json: Json = False
+    study: str, /, *overrides: Override, place: Place = DEFAULT_PLACE, as_json: Json = False
 ) -> None:
     """Compare every arm of a study with its baseline, and the arms that its contrasts name.
 
@@ -228,7 +228,7 @@ def compare(
     from prism_transformer.study.compare import compare as against_baseline
 
     if is_collected(Path(study)):
-        if overrides or place != HERE:
+        if overrides or place != DEFAULT_PLACE:
             raise InputError(f"{study}: is a collected folder; options are for a study file")
         found = collected_of(study)
     else:
@@ -242,16 +242,20 @@ def compare(
 
 @app.command(help_epilogue=f"{EXAMPLE} search grid")
 def search(
-    study: StudyName, /, *overrides: Override, options: WorkHere = BY_ALL, as_json: Json = False
+    study: StudyName,
+    /,
+    *overrides: Override,
+    options: WorkHere = DEFAULT_WORK,
+    as_json: Json = False,
 ) -> int:
     """Find the best schedules without training all to the end: the study's [search] says how."""
-    from prism_transformer.cli.picture import watched
+    from prism_transformer.cli.picture import show_study
     from prism_transformer.study.api import run_study
     from prism_transformer.study.search import confirming, search_study
 
     console, opened = make_console(stderr=as_json), options.open(study, overrides)
     standings: list[Standing] = []
-    with watched(console, opened) as tell:
+    with show_study(console, opened) as tell:
         for rung in search_study(opened, options.crew, tell=tell):
             say(console, f"\n{rung.table.title}")
             print_table(console, rung.table)
@@ -266,7 +270,7 @@ def search(
         return 1 if failures else 0
     fresh = confirming(opened, [each.arm for each in rung.standings if each.kept])
     say(console, f"\nconfirming the best with fresh seeds: {', '.join(map(str, stage.confirm))}")
-    with watched(console, fresh) as tell:
+    with show_study(console, fresh) as tell:
         result = run_study(fresh, tell=tell, **asdict(options.crew))
     print_comparison(console, result.comparison)
     if as_json:
@@ -361,14 +365,14 @@ def _print_plan(console: Console, study: StudyFolder, crew: Crew) -> None:
 
 
 def _tuned(console: Console, study: StudyFolder, options: WorkHere, out: Path) -> StudyFolder:
-    """The study with the learning rate of each arm, found while one looks on."""
-    from prism_transformer.cli.picture import watched
+    """The study with the learning rate of each arm; those not known yet are found now."""
+    from prism_transformer.cli.picture import show_study
     from prism_transformer.reporting.live import live_page
     from prism_transformer.study.api import tune_round
 
     while study.plan.untuned:
         tuner = study.tuner
-        with watched(console, tuner) as tell, live_page(tuner, out, tell) as told:
+        with show_study(console, tuner) as tell, live_page(tuner, out, tell) as told:
             study = tune_round(study, options.crew, tell=told)
         for name, rate in study.tuning.best.items() if study.tuning else ():
             say(console, f"{name}: best learning rate {rate:g}")

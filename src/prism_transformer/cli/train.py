@@ -12,6 +12,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from prism_transformer.cli.options import Device, Flag, Whole, whole
 from prism_transformer.cli.overrides import (
     DEFAULT_RECIPE,
     NOTHING,
@@ -20,7 +21,7 @@ from prism_transformer.cli.overrides import (
     recipe_and_overrides,
 )
 from prism_transformer.cli.progress import show_progress, tell_line
-from prism_transformer.cli.terminal import Device, Flag, Whole, make_console, whole
+from prism_transformer.cli.terminal import make_console
 from prism_transformer.core.progress import is_first_process
 
 LATER = "Stop after this step, saved; `prism resume` goes on from there."

@@ -1,4 +1,4 @@
-"""Options that the commands of studies share: which runs, where, and by whom."""
+"""Options that several commands have; of studies: which runs, where, and by whom."""
 
 from __future__ import annotations
 
@@ -10,11 +10,41 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter, Token
 from cyclopts.validators import Number
 
-from prism_transformer.cli.terminal import Device, Whole, whole
-
 if TYPE_CHECKING:
     from prism_transformer.study.folder import StudyFolder
     from prism_transformer.study.sharing import Crew
+
+
+def whole(_type: type, tokens: Sequence[Token]) -> int:
+    """Read a whole number; cyclopts' own reader would round 768.7 without a word."""
+    try:
+        return int(tokens[0].value)
+    except ValueError:
+        raise ValueError(f"{tokens[0].value!r} is not a whole number") from None
+
+
+Json = Annotated[
+    bool,
+    Parameter(name="--json", negative=(), show_default=False, help="Print JSON for scripts."),
+]
+Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
+Many = Annotated[tuple[str, ...], Parameter(show_default=False)]
+Whole = Annotated[int, Parameter(converter=whole)]
+Device = Annotated[
+    str,
+    Parameter(
+        help="cuda, cpu or mps (untested); when left out, cuda where there is one, else cpu.",
+        show_default=False,
+    ),
+]
+Rounds = Annotated[
+    int,
+    Parameter(converter=whole, help="How often each variant is measured, in turn with the others."),
+]
+Figure = Annotated[Path | None, Parameter(help="Also write the figure here: .svg, .png or .pdf.")]
+
+
+# -- studies ---------------------------------------------------------------------------------------
 
 StudyName = Annotated[
     str, Parameter(help="A study file, or the name of one that ships (prism study list).")
@@ -121,4 +151,4 @@ class WorkHere(Work):
         return Crew(self.device, self.workers, self.processes, self.heartbeat)
 
 
-HERE, BY_ALL = Place(), WorkHere()
+DEFAULT_PLACE, DEFAULT_WORK = Place(), WorkHere()
