@@ -86,19 +86,16 @@ def analyze(
 
     if not sources:
         raise InputError("nothing to analyze; name a run or a Hugging Face model")
-    for name in (*sources, *(compare or ())):
+    names = (*sources, *(compare or ()))
+    for name in names:
         check_name(name)  # before what takes seconds to import
     from prism_transformer.training.device import keep_memory
 
     _check_statistic(statistic, effective_rank)
     keep_memory()
     if view is not None:
-        if len(sources) > 1 or len(compare or ()) > 1:
-            raise InputError("--view: shows one model, or two with --compare; name one for each")
-        if figure is not None:
-            raise InputError("--view and --figure: give one of them")
-        pair = (*sources, *(compare or ()))
-        _write_view(pair, view, statistic, text, length, checkpoint, device, as_json)
+        _check_view(sources, compare or (), figure)
+        _write_view(names, view, statistic, text, length, checkpoint, device, as_json)
         return
     from prism_transformer.analysis.profile import attention_profile
 
@@ -145,6 +142,13 @@ def _print_profiles(
     for file in (*(profile.file for profile in profiles), figure):
         if file:
             say(console, f"wrote {file}")
+
+
+def _check_view(sources: Sequence[str], compare: Sequence[str], figure: Path | None) -> None:
+    if len(sources) > 1 or len(compare) > 1:
+        raise InputError("--view: shows one model, or two with --compare; name one for each")
+    if figure is not None:
+        raise InputError("--view and --figure: give one of them")
 
 
 def _write_view(

@@ -114,14 +114,12 @@ def prepare(
         print_json(done.manifest.model_dump() | {"train": line})
         return
     print_table(console, done.table)
-    for sentence in _remarks(done):
+    for sentence in _remarks(done, line):
         say(console, sentence)
-    if line:
-        say(console, f"train on it: {line}")
 
 
-def _remarks(done: Prepared) -> Iterator[str]:
-    """Lines below the table: what was left out, how many epochs it will be, where it is."""
+def _remarks(done: Prepared, trains: str | None) -> Iterator[str]:
+    """Lines below the table: what was left out, how many epochs it will be, what trains on it."""
     manifest = done.manifest
     if manifest.skipped:
         causes = ", ".join(f"{cause} ({n:,})" for cause, n in manifest.skipped.items())
@@ -136,6 +134,8 @@ def _remarks(done: Prepared) -> Iterator[str]:
             f"wrote {done.recipe}: tokenizer {manifest.tokenizer}, vocabulary "
             f"{manifest.vocab_size:,}, {manifest.val_tokens:,} validation tokens"
         )
+    if trains:
+        yield f"train on it: {trains}"
 
 
 def _preparation(recipe: str | None, asked: dict[str, Any]) -> Preparation:

@@ -335,11 +335,9 @@ def _print_plan(console: Console, study: StudyFolder, crew: Crew) -> None:
         print_table(console, table_of("arms", rows))
     if study.tuning:
         _print_tuning(console, study, crew)
-    shares = shares_of(study, crew)
     left = forecast(study, crew)
     done = sum(not run.to_do(run.cell.recipe.n_steps) for run in study.runs)
-    before = len(study.earlier)
-    collected = f" and {before} collected before" if before else ""
+    collected = f" and {len(study.earlier)} collected before" if study.earlier else ""
     swept = f" x {len(plan.points)} points" if len(plan.points) > 1 else ""
     say(
         console,
@@ -349,9 +347,7 @@ def _print_plan(console: Console, study: StudyFolder, crew: Crew) -> None:
     here, there = left.training_seconds, left.h100_training_seconds
     scored, scored_there = left.evaluation_seconds, left.h100_evaluation_seconds
     small = there < START_SECONDS * len(study.runs)
-    limit = (
-        "; models this small do not reach that, and starting a run takes longer" if small else ""
-    )
+    limit = "; models this small do not reach that, and starting a run takes longer" * small
     for line in (
         f"this machine: training about {estimate(here)}, evaluation {estimate(scored)} "
         f"({left.why})",
@@ -361,7 +357,7 @@ def _print_plan(console: Console, study: StudyFolder, crew: Crew) -> None:
     ):
         say(console, line)
     if done < len(study.runs):
-        say(console, shares.reason)
+        say(console, shares_of(study, crew).reason)
 
 
 def _tuned(console: Console, study: StudyFolder, options: WorkHere, out: Path) -> StudyFolder:

@@ -219,9 +219,11 @@ def intervals(table: Table, value: str, interval: str, papers: str, tones: Tones
             zorder=2,
         )  # fmt: skip
         chart.mark(dots, arm)
+        ends = row[interval]
+        half = ends.high - mean if isinstance(ends, Interval) and not isnan(ends.high) else None
         bar = ax.errorbar(
-            mean, at, xerr=_half_width(row[interval], mean), color=tone.light, capsize=3,
-            marker=tone.marker, markersize=6, zorder=3,
+            mean, at, xerr=half, color=tone.light, capsize=3, marker=tone.marker, markersize=6,
+            zorder=3,
         )  # fmt: skip
         ax.annotate(
             table.column(value).text(mean), (mean, at), xytext=(0, 7), ha="center",
@@ -242,12 +244,6 @@ def intervals(table: Table, value: str, interval: str, papers: str, tones: Tones
     ax.tick_params(axis="y", length=0)
     ax.set_xlabel(axis_label(table.column(value)))
     return chart
-
-
-def _half_width(interval: Value, mean: float) -> float | None:
-    if not isinstance(interval, Interval) or isnan(interval.high):
-        return None
-    return interval.high - mean
 
 
 @mpl.rc_context(PAGE_STYLE)
