@@ -56,7 +56,6 @@ class Options:
     dtype: str = "float32"
     batch: int = 16
     device: str = "auto"
-    force: bool = False
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,7 @@ def evaluate(
     come from the hub when left out. Results go to ``out``, else to RUN/eval/step-N or eval/NAME.
     """
     chosen = choose_tasks(tasks)
-    options = Options(limit, dtype, batch, choose_device(device), force)
+    options = Options(limit, dtype, batch, choose_device(device))
     for name, value in (("limit", limit), ("batch", batch)):
         if value is not None and value < 1:
             raise InputError(f"--{name} {value}: give at least 1")
@@ -98,7 +97,7 @@ def evaluate(
     tell = tell if is_first_process() else silent
     with TemporaryDirectory(prefix="prism-tasks-") as folder, quiet_harness():
         planned = write_overlay(Path(folder), chosen, None if data is None else Path(data))
-        for outcome in outcomes if not options.force else ():
+        for outcome in () if force else outcomes:
             _take_finished(outcome, planned, options, tell)
         todo = [task for task in planned if any(task.name not in o.results for o in outcomes)]
         if todo:
@@ -198,7 +197,7 @@ def _run(
     ):
         model = open_any(source, options.dtype, options.batch, options.device)
         for task in ready:
-            with _kept_apart(outcome.failures, task.name, model.world_size):
+            with _noting_failure(outcome.failures, task.name, model.world_size):
                 _run_task(outcome, task, loaded[task.name], options, model, tell)
 
 
@@ -238,8 +237,8 @@ def _run_task(
 
 
 @contextmanager
-def _kept_apart(failures: dict[str, str], task: str, n_processes: int) -> Iterator[None]:
-    """Note the failure of one task, and go on; one of several processes cannot go on alone."""
+def _noting_failure(failures: dict[str, str], task: str, n_processes: int) -> Iterator[None]:
+    """Note the failure of one task and go on; one of several processes cannot go on alone."""
     try:
         yield
     except Exception as error:
