@@ -40,7 +40,7 @@ def llamacpp(opened: Any, file: Path, kind: GgufType, batch: int, n_new: int) ->
     """A server in this process that is asked ``batch`` times at once."""
     import xllamacpp
 
-    write_gguf(opened.model, opened.words, file, kind)
+    write_gguf(opened.model, opened.tokenizer, file, kind)
     params = xllamacpp.CommonParams()
     params.model.path, params.n_parallel, params.verbosity = str(file), batch, -1
     params.n_ctx = batch * (PROMPT + n_new + 8)

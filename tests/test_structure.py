@@ -47,7 +47,7 @@ LADDERS: dict[str, list[str]] = {
 
 # Modules without a test file of their name, and what runs them instead.
 TESTED_ELSEWHERE = {
-    "cli.study_options": "tests/cli/test_study.py and test_slurm.py give them to commands",
+    "cli.options": "tests of the commands, such as tests/cli/test_study.py, give them",
     "reporting.layer_rules": "tests/reporting/test_claims.py judges claims by these rules",
     "hf.vllm_model": "tests/vllm/test_vllm.py, which make test-vllm runs where vLLM is",
 }

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from prism_transformer.cli.overrides import Short, given, joined, schedule_text
+from prism_transformer.cli.overrides import Short, joined, recipe_and_overrides, schedule_text
 from prism_transformer.core.errors import InputError
 from prism_transformer.recipes.files import load_recipe
 from tests.conftest import Prism
@@ -15,14 +15,14 @@ from tests.conftest import Prism
 
 def test_thin_names_are_the_overrides_they_stand_for() -> None:
     short = Short(schedule=("2x2", "8x6"), seed=1, steps=200, lr=1e-3)
-    name, overrides = given("prism-micro", ["train.batch_tokens=4096"], short)
+    name, overrides = recipe_and_overrides("prism-micro", ["train.batch_tokens=4096"], short)
     plain = ["train.batch_tokens=4096", "model.schedule=2x2 8x6", "train.seed=1", "optim.lr=1e-3"]
     assert load_recipe(name, overrides) == load_recipe(name, [*plain, "train.tokens=819200"])
     assert load_recipe(name, overrides).n_steps == 200
 
 
 def test_overrides_alone_change_the_usual_recipe() -> None:
-    assert given("train.seed=1", ["optim.lr=1e-3"]) == (
+    assert recipe_and_overrides("train.seed=1", ["optim.lr=1e-3"]) == (
         "prism-micro", ["train.seed=1", "optim.lr=1e-3"]
     )  # fmt: skip
 

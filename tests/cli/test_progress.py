@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from prism_transformer.cli import progress as module
-from prism_transformer.cli.progress import Bars, Lines, shown, tell_line
+from prism_transformer.cli.progress import Bars, Lines, show_progress, tell_line
 from prism_transformer.core.progress import Advance, Begun, Event, Measured, Note, Of, Tell
 
 
@@ -37,7 +37,7 @@ def training() -> Iterator[Event]:
 def test_training_is_shown(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LINE_SECONDS", 0)
     console = console_of(terminal)
-    with shown(console) as tell:
+    with show_progress(console) as tell:
         for event in training():
             tell(event)
             if isinstance(tell, Bars):

@@ -13,6 +13,8 @@ from prism_transformer.study.plan import make_plan
 from tests.conftest import Prism
 from tests.study.files import STAGES, STUDY, write_study
 
+ROOT = Path(__file__).parents[2]
+
 ALONE = ("--workers", "1")  # in this process, where everything is imported already
 
 
@@ -206,17 +208,20 @@ def test_a_run_ends_also_after_a_search_that_did_not(
 
 def test_a_plan_says_what_tuning_takes(prism_inside: Prism) -> None:
     shown = " ".join(prism_inside("study", "plan", "nano-tuned").stdout.split())
-    assert "tuning first: 4 arms at 0.008, 0.016, 0.032, with the seeds 38, 39: 24 runs" in shown
+    assert "4 arms at 0.004, 0.008, 0.016, 0.032, with the seeds 20, 21, 22: 48 runs" in shown
     assert "4 arms x 8 seeds = 32 runs" in shown
     plan = json.loads(prism_inside("study", "plan", "nano-tuned", "--json").stdout)
-    assert len(plan["runs"]) == 24 + 32
-    assert plan["runs"][0]["point"] == {"optim.lr": 0.008}
+    assert len(plan["runs"]) == 48 + 32
+    assert plan["runs"][0]["point"] == {"optim.lr": 0.004}
     states = json.loads(prism_inside("study", "status", "nano-tuned", "--json").stdout)
     assert states[-1]["state"] == "waits for its learning rate"
     listed = json.loads(prism_inside("study", "list", "--json").stdout)
-    assert {row["study"]: row["to tune"] for row in listed}["nano-tuned"] == 24
+    assert {row["study"]: row["to tune"] for row in listed}["nano-tuned"] == 48
     plain = prism_inside("study", "plan", "nano-tuned", "optim.lr=0.016").stdout
     assert "tuning" not in plain
+    # The study lr has asked the same.
+    known = prism_inside("study", "plan", "nano-tuned", "--with", str(ROOT / "results" / "lr"))
+    assert "uniform 0.013, prism 0.013, reversed 0.013, bracketing-2 0.012" in known.stdout
 
 
 @pytest.mark.slow

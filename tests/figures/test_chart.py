@@ -14,9 +14,9 @@ from prism_transformer.figures.chart import (
     canvas,
     inline_svg,
     listed,
-    place,
-    said,
+    place_text,
     svg_text,
+    values_text,
 )
 from prism_transformer.figures.style import arm_tones
 from tests.figures.tables import ARMS, DIFFERENCES, LOSS, SPEED, charts
@@ -27,16 +27,16 @@ NUMBERS = {arm: place for place, arm in enumerate(ARMS)}
 
 def test_a_row_in_words() -> None:
     keys = ("difference", "95 % interval")
-    first, second = (said(DIFFERENCES, row, *keys) for row in DIFFERENCES.rows)
+    first, second = (values_text(DIFFERENCES, row, *keys) for row in DIFFERENCES.rows)
     assert first == "\u22120.0200, 95 % interval \u22120.0300 to \u22120.0100 nats/token"
     assert second == "+0.0100 nats/token"  # there is no interval
-    speed = said(SPEED, SPEED.rows[0], "loss", "rate")
+    speed = values_text(SPEED, SPEED.rows[0], "loss", "rate")
     assert speed == "3.0000 \u00b1 0.1000 nats/token, 1,000 \u00b1 5 tokens/s"
 
 
 def test_where_a_point_stands() -> None:
-    assert place(LOSS.column("training"), 2) == "2 thousands of tokens"
-    assert place(Column("layer", name="layer of the model"), 3) == "layer 3"
+    assert place_text(LOSS.column("training"), 2) == "2 thousands of tokens"
+    assert place_text(Column("layer", name="layer of the model"), 3) == "layer 3"
 
 
 def test_labels_are_no_mathematics() -> None:
@@ -51,7 +51,7 @@ def test_long_lists_are_cut() -> None:
 def test_arms_that_share_the_grey_are_counted() -> None:
     tones = arm_tones(["uniform"], [f"arm-{n}" for n in range(10)])
     chart, _ = canvas(6.4, 3.6)
-    arm_legend(chart.figure, tones.items())
+    arm_legend(chart.figure, tones, tones)
     (legend,) = chart.figure.legends
     names = [text.get_text() for text in legend.get_texts()]
     assert names == ["uniform", *(f"arm-{n}" for n in range(7)), "3 more"]

@@ -73,7 +73,7 @@ def test_an_overview_has_each_contrast_of_each_study_once(
         row = cells(table, study=view.facts.name, contrast="prism minus uniform")
         values = paired(found, "final_val_loss", "prism")
         assert row["difference"] == shown(mean(values))
-        assert row["seeds"] == "3"
+        assert row["pairs"] == "3"
 
 
 def test_contrasts(views: list[View], numbers: list[Numbers]) -> None:

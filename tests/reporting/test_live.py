@@ -13,6 +13,7 @@ from tests.reporting.test_page import outline
 from tests.study.files import write_study
 
 PATIENCE = 120.0  # seconds; a page takes two on an idle machine
+VALIDATED = {"kind": "val", "step": 5, "loss": 3.0}  # a row as training/loop.py logs it
 
 
 def begun(folder: Path, data: Path) -> StudyFolder:
@@ -41,13 +42,13 @@ def test_the_page_follows_the_news_and_events_go_on(tmp_path: Path, data: Path) 
     page = tmp_path / "out" / "index.html"
     with live_page(begun(tmp_path, data), tmp_path / "out", heard.append, 0.0) as tell:
         wait_for(page)
-        for news in (Begun("training"), Measured({"step": 5, "val_loss": 3.0})):
+        for news in (Begun("training"), Measured(VALIDATED)):
             page.unlink(missing_ok=True)
             tell(Of("prism-seed0", news))
             wait_for(page)
     assert heard == [
         Of("prism-seed0", Begun("training")),
-        Of("prism-seed0", Measured({"step": 5, "val_loss": 3.0})),
+        Of("prism-seed0", Measured(VALIDATED)),
     ]
 
 

@@ -10,12 +10,13 @@ Shapes as in ``observe.py``. Every query counts: none is short of keys here.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from prism_transformer.analysis.observe import BLOCK, ENOUGH, EXTRA
+from prism_transformer.analysis.observe import BLOCK, EXTRA, over_queries, with_null_key
 
 # Beside the keys' own columns, which of the extra ones holds what.
 FIRST, BACK, AHEAD, BACK_POSITION, AHEAD_POSITION, SQUARE, NULL = range(7)
@@ -36,14 +37,7 @@ def observe_both_ways(q: Tensor, k: Tensor, scale: float | None = None) -> dict[
     """
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     q, k = q.float(), k.float()
-    blocks = [
-        {name: values.double().sum(-1) for name, values in block.items()}
-        for block in _blocks(q, k, scale)
-    ]
-    mean = {
-        name: torch.stack([block[name] for block in blocks]).sum(0) / q.shape[-2]
-        for name in blocks[0]
-    }
+    mean = over_queries(_blocks(q, k, scale), q.shape[-2])
     tiny = torch.finfo(torch.float32).tiny
     found = {name: mean[part] / mean[of].clamp(min=tiny) for name, (part, of) in RATIOS.items()}
     parts = {"rest", "rest_distance", "back", "back_distance", "ahead_distance"}
@@ -52,27 +46,18 @@ def observe_both_ways(q: Tensor, k: Tensor, scale: float | None = None) -> dict[
 
 def _blocks(q: Tensor, k: Tensor, scale: float) -> Iterator[dict[str, Tensor]]:
     """Statistics of each query (B, H, Q), block by block."""
-    length, width = q.shape[-2:]
-    grouped = q.shape[1] != k.shape[1]
+    length = q.shape[-2]
     own = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
     for start in range(0, length, BLOCK):
         stop = min(start + BLOCK, length)
         centre, here = (start + stop) // 2, slice(start, stop)
         keys, values = _keys_and_values(k, start, stop, centre)
-        mask = _mask(start, stop, length, q.device)
-        score = scale * (q[..., here, :] * own[..., here, :]).sum(-1)
-        for _ in range(2):  # as in ``observe``: the null key should not be far from the largest
-            queries = F.pad(q[..., here, :], (0, EXTRA))
-            queries[..., width + NULL] = score / scale
-            means = F.scaled_dot_product_attention(
-                queries, keys, values, attn_mask=mask, scale=scale, enable_gqa=grouped
-            )
-            found = _statistics(means, q[..., here, :], score, scale, start, centre, length)
-            if means[..., width + NULL].min() > ENOUGH:
-                break
-            score = found["score"]
-        del found["score"]
-        yield found
+        block = q[..., here, :]
+        yield with_null_key(
+            block, keys, values, _mask(start, stop, length, q.device),
+            scale * (block * own[..., here, :]).sum(-1), scale, NULL,
+            partial(_statistics, q=block, scale=scale, start=start, centre=centre, length=length),
+        )  # fmt: skip
 
 
 def _keys_and_values(k: Tensor, start: int, stop: int, centre: int) -> tuple[Tensor, Tensor]:
@@ -104,7 +89,7 @@ def _mask(start: int, stop: int, length: int, device: torch.device) -> Tensor:
 
 
 def _statistics(
-    means: Tensor, q: Tensor, score: Tensor, scale: float, start: int, centre: int, length: int
+    means: Tensor, score: Tensor, q: Tensor, scale: float, start: int, centre: int, length: int
 ) -> dict[str, Tensor]:
     """From means under the weights (B, H, Q, K + EXTRA), the null key among them."""
     width = q.shape[-1]

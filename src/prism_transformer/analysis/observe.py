@@ -14,7 +14,8 @@ Shapes as in ``model.py``, and Q queries of a block.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -46,19 +47,51 @@ def observe(
     scale = width**-0.5 if scale is None else scale
     # Half precision holds no integer above 2048, and bfloat16 none above 256.
     q, k = q.float(), k.float()
-    blocks = [
-        {name: values.double().sum(-1) for name, values in block.items()}
-        for block in _blocks(q, k, length // 2, scale, window)
-    ]
-    mean = {
-        name: torch.stack([block[name] for block in blocks]).sum(0) / (length - length // 2)
-        for name in blocks[0]
-    }
+    first = length // 2
+    mean = over_queries(_blocks(q, k, first, scale, window), length - first)
     # Of all weight that is not on the first token, rather than query by query: one that looks
     # nowhere else has no such distance.
     rest, rest_distance = mean.pop("rest"), mean.pop("rest_distance")
     mean["distance_without_sink"] = rest_distance / rest.clamp(min=torch.finfo(torch.float32).tiny)
     return mean
+
+
+def over_queries(blocks: Iterable[dict[str, Tensor]], n_queries: int) -> dict[str, Tensor]:
+    """Means (B, H) of statistics that come block by block (B, H, Q); summed in float64."""
+    sums = [{name: each.double().sum(-1) for name, each in block.items()} for block in blocks]
+    return {name: torch.stack([each[name] for each in sums]).sum(0) / n_queries for name in sums[0]}
+
+
+def with_null_key(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask: Tensor,
+    score: Tensor,
+    scale: float,
+    null: int,
+    statistics: Callable[[Tensor, Tensor], dict[str, Tensor]],
+) -> dict[str, Tensor]:
+    """What ``statistics`` makes of the means of a block of queries and the null key's score.
+
+    ``score`` (B, H, Q) is what a query gives its own position, rarely far from the largest. Where
+    it is far, the null key's weight underflows, and the mean score that came out, which is within
+    log T of the normaliser, is tried in its place. ``null`` is the column of that key.
+    """
+    width = q.shape[-1]
+    for _ in range(2):
+        queries = F.pad(q, (0, EXTRA))
+        queries[..., width + null] = score / scale
+        means = F.scaled_dot_product_attention(
+            queries, keys, values, attn_mask=mask, scale=scale,
+            enable_gqa=q.shape[1] != keys.shape[1],
+        )  # fmt: skip
+        found = statistics(means, score)
+        if means[..., width + null].min() > ENOUGH:
+            break
+        score = found["score"]
+    del found["score"]
+    return found
 
 
 def _blocks(
@@ -75,27 +108,13 @@ def _blocks(
         places = torch.arange(stop, device=q.device) - centre
         values[..., 2 : stop + 1, width + POSITION] = places[1:].float()
         values[..., 2 : stop + 1, width + SQUARE] = places[1:].square().float()
-        # The null key scores what a query gives its own position, which is rarely far from the
-        # largest; where it is, the mean score that comes out is within log T of the normaliser.
-        score = scale * (q[..., here, :] * own[..., here, :]).sum(-1)
-        mask = _mask(start, stop, window, q.device)
-        for _ in range(2):
-            queries = F.pad(q[..., here, :], (0, EXTRA))
-            queries[..., width + NULL] = score / scale
-            means = F.scaled_dot_product_attention(
-                queries,
-                keys[..., : stop + 1, :],
-                values[..., : stop + 1, :],
-                attn_mask=mask,
-                scale=scale,
-                enable_gqa=q.shape[1] != k.shape[1],
-            )
-            found = _statistics(means, q[..., here, :], score, scale, start, centre, window)
-            if means[..., width + NULL].min() > ENOUGH:
-                break
-            score = found["score"]
-        del found["score"]
-        yield found
+        block, seen = q[..., here, :], slice(stop + 1)
+        yield with_null_key(
+            block, keys[..., seen, :], values[..., seen, :],
+            _mask(start, stop, window, q.device), scale * (block * own[..., here, :]).sum(-1),
+            scale, NULL,
+            partial(_statistics, q=block, scale=scale, start=start, centre=centre, window=window),
+        )  # fmt: skip
 
 
 def _keys_and_values(k: Tensor) -> tuple[Tensor, Tensor]:
@@ -121,8 +140,8 @@ def _mask(start: int, stop: int, window: int | None, device: torch.device) -> Te
 
 def _statistics(
     means: Tensor,
-    q: Tensor,
     score: Tensor,
+    q: Tensor,
     scale: float,
     start: int,
     centre: int,

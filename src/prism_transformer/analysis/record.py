@@ -22,7 +22,7 @@ from transformers.masking_utils import sdpa_mask
 from prism_transformer.analysis.both_ways import observe_both_ways
 from prism_transformer.analysis.observe import STATISTICS, observe
 from prism_transformer.core.errors import InputError, first_line
-from prism_transformer.hf.load import is_masked
+from prism_transformer.hf.load import context_of, is_masked
 from prism_transformer.model import ATTENTION, PrismLM
 from prism_transformer.training.distributed import WHOLE, Share
 
@@ -189,10 +189,7 @@ def _watched(model: nn.Module, see: See) -> Watch:
 
 
 def _check_length(model: Any, length: int) -> None:
-    if isinstance(model, PrismLM):
-        longest: int | None = model.config.seq_len
-    else:
-        longest = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    longest = model.config.seq_len if isinstance(model, PrismLM) else context_of(model)
     if longest is not None and length > longest:
         raise InputError(f"sequences of {length} tokens; this model's context is {longest}")
 

@@ -1,4 +1,4 @@
-"""Attention looked into: a page of its own with every head of one or two models over a text.
+"""A page that shows the attention of every head of one or two models over a text.
 
 A map of all heads, as many in each layer as it has; one click to a head's weights over the text.
 The page needs nothing else: what it shows is in it, compressed.
@@ -28,6 +28,7 @@ from prism_transformer.core.disk import write_whole, writing
 from prism_transformer.core.errors import InputError
 from prism_transformer.core.progress import Tell, counted, silent
 from prism_transformer.eval.text import ModelOnText, TokenRows, open_on_text
+from prism_transformer.figures import page_css
 from prism_transformer.hf.load import Source
 from prism_transformer.schedule import HeadSchedule
 
@@ -84,7 +85,7 @@ class AttentionView:
             title=escape(f"Attention: {names}"),
             names=escape(names),
             text=escape(visible(self.models[0].text)),
-            style=_look() + _asset("viewer.css"),
+            style=page_css() + _asset("viewer.css"),
             script=script,
             script_hash=b64encode(sha256(script.encode()).digest()).decode(),
             data=_script_json(self._facts()),
@@ -209,10 +210,6 @@ def _table(one: SeenModel) -> str:
         f"<table><caption>{name}</caption><thead><tr>{heading}</tr></thead>"
         f"<tbody>{heads}</tbody></table></div>"
     )
-
-
-def _look() -> str:
-    return files("prism_transformer.figures").joinpath("look.css").read_text("utf-8")
 
 
 def _asset(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The attention of every head over one text, as much of it as a reader looks at.
+"""The largest attention weights of every head over one text, and a coarse map of all of them.
 
 Statistics of a head are exact, as in ``observe.py``. Of its T x T weights two things are kept: the
 largest of each query, and the mean weight of blocks of queries on blocks of keys, which shows what

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -213,9 +212,7 @@ def _losses(folder: Path, n_processes: int, most: int, settings: Settings) -> li
         f"train.compile={compiled}", "--device", settings.device.type,
     ]  # fmt: skip
     name = f"run-{n_processes}"
-    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={n_processes}"]
-    launcher = [sys.executable, *(torchrun if n_processes > 1 else [])]
-    command = [*launcher, "-m", "prism_transformer", "train", *recipe, "--out", name]
+    command = workloads.train_command(n_processes, [*recipe, "--out", name])
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=900)
     if done.returncode:
         raise RuntimeError(f"training with {n_processes} processes failed: {done.stderr[-300:]}")

@@ -91,6 +91,6 @@ def _chunk_rows(recipe: Recipe) -> int:
     return 1 << (matching - 1).bit_length() >> 1
 
 
-def tokens_per_second(recipe: Recipe, n_devices: int = 8, *, before: bool = False) -> float:
-    """Of all devices together, by these estimates."""
-    return 1e3 * recipe.train.batch_tokens / step_parts(recipe, n_devices, before=before).total
+def tokens_per_second(recipe: Recipe, *, before: bool = False) -> float:
+    """Of eight GPUs together, by these estimates."""
+    return 1e3 * recipe.train.batch_tokens / step_parts(recipe, before=before).total

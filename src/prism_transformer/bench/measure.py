@@ -91,7 +91,7 @@ def ratio(timing: Timing, other: Timing) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Conditions:
-    """Under which something is measured."""
+    """The device, the rounds and the size of the batch that a table is measured with."""
 
     settings: Settings
     rounds: int = 5
@@ -121,7 +121,7 @@ def table(key: str, rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def compared(timing: Timing, base: Timing) -> dict[str, float]:
-    """The columns that compare."""
+    """The cells that say how many times as fast as ``base``, and how sure that is."""
     return dict(zip(("ratio", "+-"), ratio(timing, base), strict=True))
 
 

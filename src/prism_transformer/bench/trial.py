@@ -7,7 +7,6 @@ tokens are drawn, so that no corpus is needed.
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
@@ -17,6 +16,7 @@ import numpy as np
 import torch
 
 from prism_transformer.bench.estimate import tokens_per_second
+from prism_transformer.bench.workloads import train_command
 from prism_transformer.core.progress import Note, Tell, silent
 from prism_transformer.core.table import Column, Table
 from prism_transformer.data.shards import ShardWriter, variant_for
@@ -31,7 +31,7 @@ STEPS = 20
 SETTLED = 10  # steps that are not counted: they compile, connect and fill caches
 MINUTES = 20  # in which a trial must be over
 SHARE = 0.9  # of a GPU's memory that a model may need by our count
-PAPER = tuple(f"{arm}-{scale}" for scale in SCALES for arm in ("baseline", "prism"))
+PAPER_RECIPES = tuple(f"{arm}-{scale}" for scale in SCALES for arm in ("baseline", "prism"))
 
 COLUMNS = (
     Column("recipe", numeric=False),
@@ -54,7 +54,7 @@ def trials(device: str = "auto", *, tell: Tell = silent) -> Table:
     on_gpu = where.type == "cuda"
     n_devices = torch.cuda.device_count() if on_gpu else 1
     rows: list[Row] = []
-    for name in PAPER if on_gpu else ("prism-micro",):
+    for name in PAPER_RECIPES if on_gpu else ("prism-micro",):
         tell(Note(f"{name}: {STEPS} steps on {n_devices} x {where.type}"))
         rows.append(trial(name, n_devices, where))
     note = "estimated for 8 x H100 and the paper's batch (docs/performance.md), not measured"
@@ -95,16 +95,15 @@ def _take_steps(
     place: Path, name: str, recipe: Recipe, n: int, device: str, overrides: Sequence[str]
 ) -> Row:
     _draw_shards(place, recipe)
-    line = [*_launcher(n), "-m", "prism_transformer", "train", name, *overrides]
-    line += [*_changes(place, recipe), "--device", device, "--out", "run"]
-    # What a process prints is the first thing a user needs when it fails.
+    changes = [*overrides, *_changes(place, recipe)]
+    line = train_command(n, [name, *changes, "--device", device, "--out", "run"])
     try:
         done = subprocess.run(
             line, cwd=place, capture_output=True, text=True, timeout=60 * MINUTES, check=False
         )
     except subprocess.TimeoutExpired:
         return {"note": f"FAILED: not over after {MINUTES} minutes"}
-    if done.returncode:
+    if done.returncode:  # the last thing that a process printed says why
         last = done.stderr.strip().splitlines()[-1:] or ["no message"]
         return {"note": f"FAILED: {last[0]}"}
     rows = [row for row in read_metrics(place / "run") if row["kind"] == "train"]
@@ -118,11 +117,6 @@ def _found(rows: list[Row]) -> Row:
         "utilisation": median(used) if used else None,
         "GiB": max(row["memory_bytes"] for row in rows) / 2**30,
     }
-
-
-def _launcher(n: int) -> list[str]:
-    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={n}"]
-    return [sys.executable, *(torchrun if n > 1 else [])]
 
 
 def _changes(place: Path, recipe: Recipe) -> Iterator[str]:

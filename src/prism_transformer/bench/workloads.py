@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -143,6 +144,13 @@ def wait_for(device: torch.device) -> None:
         torch.cuda.synchronize(device)
     elif device.type == "mps":
         torch.mps.synchronize()
+
+
+def train_command(n_processes: int, arguments: Iterable[str]) -> list[str]:
+    """The command line of ``prism train``, with as many processes on this machine."""
+    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={n_processes}"]
+    launcher = [sys.executable, *(torchrun if n_processes > 1 else [])]
+    return [*launcher, "-m", "prism_transformer", "train", *arguments]
 
 
 def write_corpus(file: Path, megabytes: int) -> int:

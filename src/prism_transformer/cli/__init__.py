@@ -1,8 +1,8 @@
 """The ``prism`` command: arguments in, lines and an exit code out.
 
-Each module parses, calls a verb of the library, and prints what comes back; ``terminal.py`` has
-what they share, ``progress.py`` draws what verbs tell. Read ``train.py`` first. Commands import
-what they need when they run, so that ``prism --help`` is quick.
+Each module parses, calls a verb of the library, and prints what comes back. ``options.py`` and
+``terminal.py`` have what they share, ``progress.py`` draws what verbs tell. Read ``train.py``
+first. Commands import what they need when they run, so that ``prism --help`` is quick.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def main() -> NoReturn:
         problem, code = known
         if isinstance(error, OSError):
             _drop_output()
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # whoever is impatient now need not read how
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # another Ctrl-C ends this without a traceback
     if problem:
         with suppress(OSError):
             print(f"error: {visible(problem, keep=KEPT)}", file=sys.stderr)
@@ -161,5 +161,5 @@ def _missing_extra(error: BaseException) -> tuple[str, int] | None:
 
 
 def _drop_output() -> None:
-    """Let nobody fail on what could not be printed, when Python ends."""
+    """Send standard output nowhere: Python flushes it when it ends, and that would fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -8,16 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from prism_transformer.cli.terminal import (
-    Device,
-    Figure,
-    Flag,
-    Json,
-    Rounds,
-    Whole,
-    print_json,
-    whole,
-)
+from prism_transformer.cli.options import Device, Figure, Flag, Json, Rounds, Whole, whole
+from prism_transformer.cli.progress import show_progress
+from prism_transformer.cli.terminal import make_console, print_json, print_table, say
 from prism_transformer.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -204,15 +197,13 @@ def _run(
 ) -> None:
     """Measure the model of a recipe under a progress bar, and tell what came out."""
     from prism_transformer.bench.measure import Conditions
-    from prism_transformer.cli.progress import shown
-    from prism_transformer.cli.terminal import make_console
     from prism_transformer.recipes.files import load_recipe
     from prism_transformer.training.device import begin, settle
 
     wanted = load_recipe(recipe, [*overrides, "train.compile=off", "train.precision=auto"])
     settings = begin(settle(wanted, options.device))
     size = (options.rounds, batch, length or wanted.model.seq_len)
-    with shown(make_console(stderr=True)) as tell:
+    with show_progress(make_console(stderr=True)) as tell:
         found = measure(wanted.model, Conditions(settings, *size, tell))
     table, layers = found if isinstance(found, tuple) else (found, None)
     _report(what, label, table, layers, settings, options)
@@ -226,11 +217,10 @@ def _report(
     settings: Settings,
     options: Options,
 ) -> None:
-    from prism_transformer.cli.terminal import make_console, print_table, say
+    """Print what was measured on which machine, and draw it; ``layers`` are bench schedules'."""
     from prism_transformer.training.environment import machine
 
     facts = machine(settings)
-    rows = table.plain_rows()
     if options.out is not None:
         from prism_transformer.figures.comparisons import speeds
         from prism_transformer.figures.style import save
@@ -238,7 +228,7 @@ def _report(
         save(speeds(table, label, what), options.out)
     if options.as_json:
         more = {} if layers is None else {"layers": layers.plain_rows()}
-        print_json({"what": what, "machine": facts, "rows": rows} | more)
+        print_json({"what": what, "machine": facts, "rows": table.plain_rows()} | more)
         return
     console = make_console()
     print_table(console, table)
@@ -263,7 +253,6 @@ def doctor(*, train: Flag = False, device: Device = "auto", as_json: Json = Fals
     if train:
         return _try_training(device, as_json)
     from prism_transformer.bench.doctor import CHECKS, diagnose, doctor_settings
-    from prism_transformer.cli.terminal import make_console, say
 
     console = make_console()
     console.quiet = as_json
@@ -284,10 +273,8 @@ def doctor(*, train: Flag = False, device: Device = "auto", as_json: Json = Fals
 
 def _try_training(device: str, as_json: bool) -> int:
     from prism_transformer.bench.trial import trials
-    from prism_transformer.cli.progress import shown
-    from prism_transformer.cli.terminal import make_console, print_table
 
-    with shown(make_console(stderr=True)) as tell:
+    with show_progress(make_console(stderr=True)) as tell:
         table = trials(device, tell=tell)
     if as_json:
         print_json(table.plain_rows())

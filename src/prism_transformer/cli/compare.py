@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from prism_transformer.cli.terminal import Json, make_console, print_json, print_table, say
+from prism_transformer.cli.options import Json
+from prism_transformer.cli.terminal import make_console, print_json, print_table, say
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -7,8 +7,10 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from prism_transformer.cli.options import Flag
 from prism_transformer.cli.overrides import Schedule, schedule_text
-from prism_transformer.cli.terminal import Flag, make_console, say
+from prism_transformer.cli.progress import show_progress
+from prism_transformer.cli.terminal import make_console, say
 from prism_transformer.core.errors import InputError
 
 
@@ -110,11 +112,10 @@ def import_model(
     text
         A text file; prints a Llama's loss on it before and after.
     """
-    from prism_transformer.cli.progress import shown
     from prism_transformer.hf import importing
 
     console, heads = make_console(), schedule_text(schedule) if schedule else None
-    with shown(console) as tell:
+    with show_progress(console) as tell:
         done = importing.import_model(source, out, schedule=heads, text=text, tell=tell)
     if done.loss_before is not None:
         losses = f"{done.loss_before:.4f} nats before, {done.loss_after:.4f} after"

@@ -9,24 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from prism_transformer.cli.terminal import (
-    Device,
-    Flag,
-    Json,
-    Whole,
-    make_console,
-    print_json,
-    print_table,
-    say,
-    speaks,
-)
+from prism_transformer.cli.options import Device, Flag, Json, Whole
+from prism_transformer.cli.progress import show_progress
+from prism_transformer.cli.terminal import make_console, print_json, print_table, say
 from prism_transformer.core.errors import InputError
+from prism_transformer.core.progress import is_first_process
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from prism_transformer.analysis.profile import Profile
-    from prism_transformer.core.table import Table
     from prism_transformer.eval.harness import Outcome
     from prism_transformer.eval.loss import TextLoss
 
@@ -94,20 +86,20 @@ def analyze(
 
     if not sources:
         raise InputError("nothing to analyze; name a run or a Hugging Face model")
-    for name in (*sources, *(compare or ())):
+    names = (*sources, *(compare or ()))
+    for name in names:
         check_name(name)  # before what takes seconds to import
     from prism_transformer.training.device import keep_memory
 
-    _check(statistic, effective_rank)
+    _check_statistic(statistic, effective_rank)
     keep_memory()
     if view is not None:
-        pair = _pair(sources, compare or (), figure)
-        _view(pair, view, statistic, text, length, checkpoint, device, as_json)
+        _check_view(sources, compare or (), figure)
+        _write_view(names, view, statistic, text, length, checkpoint, device, as_json)
         return
     from prism_transformer.analysis.profile import attention_profile
-    from prism_transformer.cli.progress import shown
 
-    with shown(make_console(stderr=True)) as tell:
+    with show_progress(make_console(stderr=True)) as tell:
         measure = partial(
             attention_profile,
             sequences=sequences,
@@ -120,13 +112,14 @@ def analyze(
             tell=tell,
         )
         first, second = ([measure(name) for name in arm] for arm in (sources, compare or ()))
-    if speaks():
-        _show(first, second, statistic, figure, as_json)
+    if is_first_process():
+        _print_profiles(first, second, statistic, figure, as_json)
 
 
-def _show(
+def _print_profiles(
     first: list[Profile], second: list[Profile], statistic: str, figure: Path | None, as_json: bool
 ) -> None:
+    """Print one arm or two, a profile for each seed of them, and draw them where asked."""
     from prism_transformer.analysis.profile import layer_figure, layer_table
 
     profiles, table = [*first, *second], layer_table(first, second, statistic)
@@ -138,32 +131,27 @@ def _show(
         named = [{"source": p.source, "text": p.text, **p.to_json()} for p in profiles]
         print_json({"statistic": statistic, "profiles": named, "rows": table.plain_rows()})
         return
+    console = make_console()
     if second:
         arms = (", ".join(profile.source for profile in arm) for arm in (first, second))
-        say(make_console(), "first: {}; second: {}; difference: second less first".format(*arms))
-    _print_profiles(profiles, table, figure)
-
-
-def _print_profiles(profiles: Sequence[Profile], table: Table, figure: Path | None) -> None:
-    console, one = make_console(), profiles[0]
+        say(console, "first: {}; second: {}; difference: second less first".format(*arms))
     print_table(console, table)
-    many = "sequence" if one.n_sequences == 1 else "sequences"
-    read = f"{one.n_sequences} {many} of {one.seq_len} tokens, last half of each; {one.text}"
-    written = (f"wrote {place}" for place in (*(p.file for p in profiles), figure) if place)
-    for line in (read, *written):
-        say(console, line)
+    n, length = profiles[0].n_sequences, profiles[0].seq_len
+    read = f"{n} {'sequence' if n == 1 else 'sequences'} of {length} tokens"
+    say(console, f"{read}, last half of each; {profiles[0].text}")
+    for file in (*(profile.file for profile in profiles), figure):
+        if file:
+            say(console, f"wrote {file}")
 
 
-def _pair(sources: Sequence[str], compare: Sequence[str], figure: Path | None) -> Sequence[str]:
-    """The models of a view: one, or two."""
+def _check_view(sources: Sequence[str], compare: Sequence[str], figure: Path | None) -> None:
     if len(sources) > 1 or len(compare) > 1:
         raise InputError("--view: shows one model, or two with --compare; name one for each")
     if figure is not None:
         raise InputError("--view and --figure: give one of them")
-    return (*sources, *compare)
 
 
-def _view(
+def _write_view(
     pair: Sequence[str],
     file: Path,
     statistic: str,
@@ -176,10 +164,9 @@ def _view(
     """Write the page of one text, and say what the heads do on it."""
     from prism_transformer.analysis.profile import layer_table
     from prism_transformer.analysis.viewer import attention_view, check_view_file
-    from prism_transformer.cli.progress import shown
 
     check_view_file(file)
-    with shown(make_console(stderr=True)) as tell:
+    with show_progress(make_console(stderr=True)) as tell:
         found = attention_view(
             *pair, text=text, length=length, checkpoint=checkpoint, device=device, tell=tell
         )
@@ -189,14 +176,14 @@ def _view(
         print_json({"view": str(written), "profiles": [each.to_json() for each in found.profiles]})
         return
     console = make_console()
-    if first.seq_len == second[0].seq_len if second else True:  # tokenizers may cut differently
+    if all(other.seq_len == first.seq_len for other in second):  # tokenizers may cut differently
         print_table(console, layer_table([first], second, statistic))
     say(console, f"one text of {first.seq_len} tokens, last half of it; {found.models[0].text}")
     say(console, f"wrote {written}")
 
 
-def _check(statistic: str, effective_rank: bool) -> None:
-    """Refuse what would only be found out after minutes of measuring."""
+def _check_statistic(statistic: str, effective_rank: bool) -> None:
+    """Refuse an unknown name now rather than after minutes of measuring."""
     from prism_transformer.analysis.observe import STATISTICS
 
     known = (*STATISTICS, *(["effective_rank"] if effective_rank else []))
@@ -243,10 +230,9 @@ def loss(
     from prism_transformer.training.naming import check_name
 
     check_name(source)  # before what takes seconds to import
-    from prism_transformer.cli.progress import shown
     from prism_transformer.eval.loss import text_loss
 
-    with shown(make_console(stderr=True)) as tell:
+    with show_progress(make_console(stderr=True)) as tell:
         found = text_loss(
             source,
             sequences=sequences,
@@ -259,7 +245,7 @@ def loss(
             device=device,
             tell=tell,
         )
-    if not speaks():
+    if not is_first_process():
         return
     if keep:
         found.write()
@@ -324,12 +310,11 @@ def evaluate(
 
     chosen = choose_tasks(tasks)  # a typing error is told before what takes seconds to import
     check_name(source)
-    from prism_transformer.cli.progress import shown
     from prism_transformer.eval import harness
 
     console = make_console(stderr=as_json)
-    console.quiet = not speaks()
-    with shown(console) as tell:
+    console.quiet = not is_first_process()
+    with show_progress(console) as tell:
         done = harness.evaluate(
             source,
             chosen,
@@ -352,7 +337,7 @@ def evaluate(
 
 
 def _facts(outcome: Outcome) -> dict[str, Any]:
-    """What a script would read; the harness's own output stays in the files."""
+    """An outcome for ``--json``, without lm_eval's own output, which stays in the files."""
     results = {
         name: {key: value for key, value in result.items() if key != "harness"}
         for name, result in outcome.results.items()

@@ -1,7 +1,6 @@
-"""Thin names for overrides, schedules without quotes, and hints for flags that no command has.
+"""Short options for overrides, schedules without quotes, and hints for flags that do not exist.
 
-The one place where ``--seed 1`` becomes ``train.seed=1``. A recipe's values stay what they are,
-dotted keys; these are only shorter to type.
+The one place where ``--seed 1`` becomes ``train.seed=1``: everything behind it sees dotted keys.
 """
 
 from __future__ import annotations
@@ -21,13 +20,14 @@ from cyclopts.exceptions import (
     UnusedCliTokensError,
 )
 
-from prism_transformer.cli.terminal import Whole
+from prism_transformer.cli.options import Whole
 from prism_transformer.core.errors import InputError
 from prism_transformer.recipes.guesses import hint
 
+DEFAULT_RECIPE = "prism-micro"
 TAKES_OVERRIDES = ("train", "resume", "show", "bench", "study")
 
-PIECE = re.compile(r"\d+(x\d+)?,?")  # of a schedule that a shell took apart
+PIECE = re.compile(r"\d+(x\d+)?,?")  # of a schedule that the shell split at its spaces
 SCHEDULE = "model.schedule="
 
 Schedule = Annotated[tuple[str, ...] | None, Parameter(consume_multiple=True)]
@@ -59,12 +59,12 @@ class Short:
 NOTHING = Short()
 
 
-def given(
-    recipe: str, overrides: Sequence[str], short: Short = NOTHING, default: str = "prism-micro"
+def recipe_and_overrides(
+    recipe: str, overrides: Sequence[str], short: Short = NOTHING
 ) -> tuple[str, list[str]]:
-    """The recipe and all overrides, whichever way they were written."""
+    """The recipe's name and its overrides as dotted keys, whichever way they were written."""
     if "=" in recipe and not Path(recipe).exists():  # only overrides were given
-        recipe, overrides = default, (recipe, *overrides)
+        recipe, overrides = DEFAULT_RECIPE, (recipe, *overrides)
     found = joined(overrides)
     if short.schedule:
         found.append(SCHEDULE + schedule_text(short.schedule))
@@ -105,14 +105,14 @@ def schedule_text(words: Sequence[str]) -> str:
     return " ".join(words)
 
 
-# What a flag means that a command does without, or has by another name.
+# By command and flag that it has not: what to write instead.
 _RECIPE = "a recipe needs no flag: write prism train {value}"
 _MODEL = "a model needs no flag: write prism {command} {value}"
 _CORPUS = "text needs no flag: write prism prepare {value}"
 _STUDY = "a study needs no flag: write prism study run {value}"
 _DEVICES = "write torchrun --nproc-per-node {value} -m prism_transformer train RECIPE"
 _DATA = "`prism prepare {value}` makes shards of text, and prints the line that trains on them"
-GIVEN: dict[str, dict[str, str]] = {
+FLAG_HINTS: dict[str, dict[str, str]] = {
     "train": {
         **dict.fromkeys(("config", "recipe", "model"), _RECIPE),
         **dict.fromkeys(("gpus", "n-gpus", "num-gpus", "nproc", "devices", "world-size"), _DEVICES),
@@ -148,31 +148,33 @@ GIVEN: dict[str, dict[str, str]] = {
 
 
 def explained(error: CycloptsError, arguments: Sequence[str]) -> str:
-    """What was wrong with a command line, and what does what was meant."""
+    """What was wrong with a command line, and what to write instead."""
     said = " ".join(str(error).split())
     command = " ".join(error.command_chain or ())
     if isinstance(error, UnknownOptionError):
         near = "Did you mean" in said
-        return _option(error, arguments) or (said if near else f"{said} See prism {command} --help")
+        return _option_hint(error, arguments) or (
+            said if near else f"{said} See prism {command} --help"
+        )
     if isinstance(error, UnusedCliTokensError):
         left = " ".join(error.unused_tokens or ())
         return (
             f"{left!r}: `prism {command}` takes no more words; put what belongs together in "
             f"quotes, or see prism {command} --help"
         )
-    if isinstance(error, UnknownCommandError) and (whole := _command(arguments)):
-        return f"{said.partition(' Available')[0]} {whole}"
+    if isinstance(error, UnknownCommandError) and (meant := _command_hint(arguments)):
+        return f"{said.partition(' Available')[0]} {meant}"
     if type(error) is MissingArgumentError and error.argument and command:
         return f"{said} See prism {command} --help"
     return said
 
 
-def _option(error: UnknownOptionError, arguments: Sequence[str]) -> str | None:
-    """What does what an unknown flag meant; None where cyclopts' own guess is as good."""
+def _option_hint(error: UnknownOptionError, arguments: Sequence[str]) -> str | None:
+    """What to write instead of an unknown flag; None where cyclopts' own guess is as good."""
     flag, _, value = (error.token.keyword or error.token.value).partition("=")
-    command, value = arguments[0], value or _after(flag, arguments)
+    command, value = arguments[0], value or _value_after(flag, arguments)
     name = flag.lstrip("-").rpartition(".")[2]
-    meant = GIVEN.get(command, {}).get(name.replace("_", "-"))
+    meant = FLAG_HINTS.get(command, {}).get(name.replace("_", "-"))
     if meant is None and command in TAKES_OVERRIDES:
         from prism_transformer.recipes.files import known_keys
 
@@ -181,8 +183,8 @@ def _option(error: UnknownOptionError, arguments: Sequence[str]) -> str | None:
     return meant and f"{flag}: no such option; {meant.format(command=command, value=value)}"
 
 
-def _command(arguments: Sequence[str]) -> str | None:
-    """The command that was meant by one that is none: a study or schedule needs a verb."""
+def _command_hint(arguments: Sequence[str]) -> str | None:
+    """The command that was meant, such as ``study run demo`` by ``study demo``."""
     from prism_transformer.schedules.paper import presets
 
     first, second = (*arguments, "", "")[:2]
@@ -203,7 +205,7 @@ def _command(arguments: Sequence[str]) -> str | None:
     return None
 
 
-def _after(flag: str, arguments: Sequence[str]) -> str:
+def _value_after(flag: str, arguments: Sequence[str]) -> str:
     """The value that stands behind a flag."""
     rest = list(arguments[list(arguments).index(flag) + 1 :]) if flag in arguments else []
     return rest[0] if rest and not rest[0].startswith("--") else "VALUE"

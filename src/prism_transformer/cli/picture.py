@@ -60,7 +60,7 @@ class StudyWatch:
         self.cell: Cell | None = None
         """the newest that was taken up"""
         self.now: dict[str, str] = {}
-        """what each run under way is at, by its name"""
+        """what each run under way does right now, by its name"""
         self.rates: dict[str, float] = {}
         """tokens per second of each run that is being trained"""
         self.curves: dict[str, Curve] = defaultdict(dict)
@@ -131,7 +131,7 @@ class StudyWatch:
             self.say(cell, self.now[cell.name], every_time=False)
 
     def say(self, cell: Cell, text: str, *, every_time: bool = True) -> None:
-        """What is worth a line where nothing is drawn."""
+        """Print a line where nothing is drawn; a picture has it in itself."""
 
     def at(self, arm: str, point: int, seed: int) -> Cell | None:
         """A cell; None where an arm is not tuned at a point that others are."""
@@ -262,7 +262,7 @@ def chart(curves: Sequence[Curve], n_steps: int, width: int, height: int = HEIGH
 
 
 @contextmanager
-def watched(console: Console, study: StudyFolder) -> Iterator[Tell]:
+def show_study(console: Console, study: StudyFolder) -> Iterator[Tell]:
     """A function to tell events of a study to; the picture goes when the block ends, lines stay."""
     if not console.is_terminal:
         yield StudyLines(console, study)

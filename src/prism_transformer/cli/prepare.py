@@ -8,21 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from prism_transformer.cli.terminal import (
-    Flag,
-    Json,
-    Many,
-    Whole,
-    make_console,
-    print_json,
-    print_table,
-    say,
-)
+from prism_transformer.cli.options import Flag, Json, Many, Whole
+from prism_transformer.cli.progress import show_progress
+from prism_transformer.cli.terminal import make_console, print_json, print_table, say
 from prism_transformer.core.errors import InputError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from prism_transformer.data.prepare import Preparation, Prepared
 
 
@@ -100,49 +91,35 @@ def prepare(
     verify
         Only check every shard in full.
     """
-    from prism_transformer.cli.progress import shown
     from prism_transformer.data import prepare as verb
 
-    said: dict[str, Any] = {"corpus": corpus or None, "tokenizer": tokenizer}
-    said |= {"val_tokens": val_tokens, "train_tokens": train_tokens}
-    what = _preparation(recipe, {key: each for key, each in said.items() if each is not None})
-    how: dict[str, Any] = {"text_key": text_key, "shard_tokens": shard_tokens, "ranks": ranks}
-    how |= {"skip_bad": skip_bad, "like": None if recipe else like, "gigatoken": gigatoken}
-    how |= {
-        "where": where,
-        "filters": filter,
-        "dedup": dedup,
-        "tasks": tasks,
-        "on": on,
-        "token_type": token_type,
-        "sbatch": sbatch,
-    }
-    order = replace(what, folder=out or what.folder, **how)
+    asked: dict[str, Any] = {"corpus": corpus or None, "tokenizer": tokenizer}
+    asked |= {"val_tokens": val_tokens, "train_tokens": train_tokens}
+    what = _preparation(recipe, {key: each for key, each in asked.items() if each is not None})
+    order = replace(
+        what, folder=out or what.folder, text_key=text_key, shard_tokens=shard_tokens, ranks=ranks,
+        skip_bad=skip_bad, like=None if recipe else like, gigatoken=gigatoken, where=where,
+        filters=filter, dedup=dedup, token_type=token_type, tasks=tasks, on=on, sbatch=sbatch,
+    )  # fmt: skip
     console = make_console()
-    with shown(make_console(stderr=as_json)) as tell:
+    with show_progress(make_console(stderr=as_json)) as tell:
         if verify:
             count = verb.verify_shards(order.place, tell=tell)
             say(console, f"{order.place}: {count} shards are sound")
             return
         done = verb.prepare(order, tell=tell)
-    _show(console, done, recipe or done.recipe, as_json=as_json)
-
-
-def _show(console: Console, done: Prepared, trains: str | Path | None, *, as_json: bool) -> None:
-    """What was made, and the line that trains on it."""
+    trains = recipe or done.recipe
     line = f"prism train {shlex.quote(str(trains))}" if trains else None
     if as_json:
         print_json(done.manifest.model_dump() | {"train": line})
         return
     print_table(console, done.table)
-    for sentence in _remarks(done):
+    for sentence in _remarks(done, line):
         say(console, sentence)
-    if line:
-        say(console, f"train on it: {line}")
 
 
-def _remarks(done: Prepared) -> Iterator[str]:
-    """What is worth a line: what was left out, how often it will be seen, where it is."""
+def _remarks(done: Prepared, trains: str | None) -> Iterator[str]:
+    """Lines below the table: what was left out, how many epochs it will be, what trains on it."""
     manifest = done.manifest
     if manifest.skipped:
         causes = ", ".join(f"{cause} ({n:,})" for cause, n in manifest.skipped.items())
@@ -157,15 +134,17 @@ def _remarks(done: Prepared) -> Iterator[str]:
             f"wrote {done.recipe}: tokenizer {manifest.tokenizer}, vocabulary "
             f"{manifest.vocab_size:,}, {manifest.val_tokens:,} validation tokens"
         )
+    if trains:
+        yield f"train on it: {trains}"
 
 
-def _preparation(recipe: str | None, said: dict[str, Any]) -> Preparation:
-    """What the options say, or else the recipe; never some of both."""
+def _preparation(recipe: str | None, asked: dict[str, Any]) -> Preparation:
+    """What to prepare, as the options or else the recipe say it; never some of both."""
     from prism_transformer.data.prepare import Preparation
 
     if recipe is None:
-        return Preparation(**said)
-    if said:
+        return Preparation(**asked)
+    if asked:
         raise InputError(f"--recipe {recipe} says what to prepare; drop the rest, or the recipe")
     from prism_transformer.recipes.files import load_recipe
 

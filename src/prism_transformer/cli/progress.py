@@ -33,7 +33,7 @@ BESIDE = 17  # columns of the shortest bar, the time left, and the gaps between 
 
 
 @contextmanager
-def shown(console: Console) -> Iterator[Tell]:
+def show_progress(console: Console) -> Iterator[Tell]:
     """A function to tell events to; bars go when the block ends, lines stay."""
     if not console.is_terminal:
         yield Lines(console)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from prism_transformer.cli.overrides import NOTHING, Short, given
+from prism_transformer.cli.options import Json
+from prism_transformer.cli.overrides import NOTHING, Short, recipe_and_overrides
+from prism_transformer.cli.progress import show_progress
 from prism_transformer.cli.terminal import (
-    Json,
     estimate,
+    list_or_copy,
     make_console,
     print_json,
-    print_rows,
     print_staircase,
     print_table,
-    print_written,
     say,
 )
 from prism_transformer.core.errors import InputError
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 Facts = dict[str, Any]
 
 DEVICES = 8  # H100s in the paper's machine
-SHORTEST_HOURS = 0.1  # that are still written as hours
+SHORTEST_HOURS = 0.1  # below, a time is written in minutes or seconds
 PROOF_TOKENS = 256  # in the sequence that both models of the proof are run on
 
 
@@ -46,7 +47,7 @@ def show(recipe: str, /, *overrides: str, short: Short = NOTHING, as_json: Json 
     """
     from prism_transformer.recipes.files import load_recipe, recipe_toml
 
-    resolved = load_recipe(*given(recipe, overrides, short))
+    resolved = load_recipe(*recipe_and_overrides(recipe, overrides, short))
     facts = recipe_facts(resolved)
     if as_json:
         print_json({"recipe": resolved.model_dump(), "derived": facts})
@@ -65,31 +66,31 @@ def recipes(name: str | None = None, /, *, out: Path | None = None, as_json: Jso
     out
         Where to; the recipe's own name in this folder when left out. Never overwrites.
     """
-    from prism_transformer.models.cost import parameters, size_text
-    from prism_transformer.recipes.files import copy_recipe, load_recipe, packaged_recipes
+    from prism_transformer.recipes.files import copy_recipe
 
-    if name is not None:
-        print_written(copy_recipe(name, out), as_json)
-        return
-    if out is not None:
-        raise InputError(f"--out {out} is for copying; name the recipe too")
-    rows: list[Facts] = []
+    rows = partial(_recipe_rows, as_json)
+    list_or_copy("recipe", name, out, copy_recipe, rows, as_json)
+
+
+def _recipe_rows(as_json: bool) -> list[Facts]:
+    from prism_transformer.models.cost import parameters, size_text
+    from prism_transformer.recipes.files import load_recipe, packaged_recipes
+
     # Those that others are based on come last: one trains the others.
-    for key, file in sorted(packaged_recipes().items(), key=lambda each: "/" in each[0]):
-        recipe = load_recipe(key)
-        rows.append(
-            {
-                "name": key,
-                "schedule": str(recipe.model.schedule),
-                "parameters": size_text(parameters(recipe.model).total),
-                "d_model": recipe.model.d_model,
-                "tokens": recipe.train.tokens,
-                "about": file.read_text("utf-8").partition("\n")[0].removeprefix("# "),
-            }
-        )
-    if not as_json:
-        rows = [row | {"tokens": _si(row["tokens"]).replace("G", "B")} for row in rows]
-    print_rows(rows, as_json)
+    shipped = sorted(packaged_recipes().items(), key=lambda each: "/" in each[0])
+    rows = []
+    for name, file in shipped:
+        recipe = load_recipe(name)
+        tokens = recipe.train.tokens
+        rows.append({
+            "name": name,
+            "schedule": str(recipe.model.schedule),
+            "parameters": size_text(parameters(recipe.model).total),
+            "d_model": recipe.model.d_model,
+            "tokens": tokens if as_json else _si(tokens).replace("G", "B"),
+            "about": file.read_text("utf-8").partition("\n")[0].removeprefix("# "),
+        })  # fmt: skip
+    return rows
 
 
 def recipe_facts(recipe: Recipe) -> Facts:
@@ -181,7 +182,7 @@ def recipe_comments(facts: Facts) -> str:
 
 
 def _time(hours: float) -> str:
-    """Hours, as the paper counts; a model of no paper takes less."""
+    """Hours, as the paper counts; in smaller units below a tenth of an hour."""
     return f"{hours:.3g} h" if hours >= SHORTEST_HOURS else estimate(3600 * hours)
 
 
@@ -220,7 +221,6 @@ def neutrality(*, out: Path = Path("figures")) -> int:
     out
         Folder for the figures.
     """
-    from prism_transformer.cli.progress import shown
     from prism_transformer.models.neutrality import prove_neutrality
     from prism_transformer.recipes.files import load_recipe
 
@@ -230,7 +230,7 @@ def neutrality(*, out: Path = Path("figures")) -> int:
         f"\n[bold]neutrality[/bold]: the small pair, built and run on {PROOF_TOKENS} tokens"
     )
     pair = [load_recipe(f"{name}-small").model for name in ("baseline", "prism")]
-    with shown(console) as tell:
+    with show_progress(console) as tell:
         found = prove_neutrality(pair[0], pair[1], PROOF_TOKENS, tell=tell)
     print_table(console, found.table, {"yes": "green", "NO": "red"})
     console.print(

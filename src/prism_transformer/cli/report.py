@@ -5,7 +5,9 @@ from __future__ import annotations
 from contextlib import nullcontext
 from pathlib import Path
 
-from prism_transformer.cli.terminal import Json, make_console, print_json, say
+from prism_transformer.cli.options import Json
+from prism_transformer.cli.progress import show_progress
+from prism_transformer.cli.terminal import make_console, print_json, say
 from prism_transformer.core.errors import InputError
 from prism_transformer.core.progress import silent
 
@@ -32,7 +34,6 @@ def report(
     """
     if docs is None and not studies:
         raise InputError("name a study's folder, what prism study collect wrote, or runs")
-    from prism_transformer.cli.progress import shown
     from prism_transformer.reporting import write
     from prism_transformer.reporting.claims import counts
 
@@ -44,7 +45,7 @@ def report(
         else:
             say(console, "\n".join(f"wrote {file}" for file in rewritten))
         return
-    with nullcontext(silent) if as_json else shown(console) as tell:
+    with nullcontext(silent) if as_json else show_progress(console) as tell:
         written = write.report(studies, out, tell=tell)
     verdicts = counts(written.report.claims)
     if as_json:

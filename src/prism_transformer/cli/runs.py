@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from prism_transformer.cli.terminal import Json, make_console, print_json, print_table, say
+from prism_transformer.cli.options import Json
+from prism_transformer.cli.terminal import make_console, print_json, print_table, say
 
 
 def runs(*folders: Path, as_json: Json = False) -> None:

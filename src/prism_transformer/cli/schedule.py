@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from cyclopts import App, Parameter
 
+from prism_transformer.cli.options import Flag, Json, Whole
 from prism_transformer.cli.overrides import schedule_text
 from prism_transformer.cli.terminal import (
-    Flag,
-    Json,
-    Whole,
     make_console,
     print_json,
     print_rows,
@@ -62,13 +60,13 @@ class Model:
     layers: Whole | None = None
 
 
-ANY = Model()
+DEFAULT_MODEL = Model()
 
 
 @app.command(help_epilogue='Example:  prism schedule show "3x2 6x2 8x2 12x6" --d-model 768')
 def show(
     *schedule: str,
-    model: Model = ANY,
+    model: Model = DEFAULT_MODEL,
     against: str | None = None,
     figure: Path | None = None,
     device: str | None = None,
@@ -117,7 +115,7 @@ def show(
     help_epilogue='Example:  prism schedule check "4x3 8x3 16x18" --d-model 1024 --h-base 16',
 )
 def check(
-    *schedule: str, model: Model = ANY, queries_per_kv: Whole = 1, as_json: Json = False
+    *schedule: str, model: Model = DEFAULT_MODEL, queries_per_kv: Whole = 1, as_json: Json = False
 ) -> int:
     """Hold a schedule against the paper's rules; exit code 1 when one is broken.
 

@@ -8,18 +8,10 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
+from prism_transformer.cli.options import Device, Flag, Json, Many, Whole
 from prism_transformer.cli.overrides import schedule_text
-from prism_transformer.cli.terminal import (
-    Device,
-    Flag,
-    Json,
-    Many,
-    Whole,
-    make_console,
-    print_json,
-    print_table,
-    say,
-)
+from prism_transformer.cli.progress import show_progress
+from prism_transformer.cli.terminal import make_console, print_json, print_table, say
 from prism_transformer.core.errors import InputError
 
 SHOWN = 10  # schedules of a long list
@@ -71,12 +63,11 @@ def one_shot(
     steps
         Steps of tuning under each schedule before its loss is measured.
     """
-    from prism_transformer.cli.progress import shown
     from prism_transformer.schedules.design import RULES
     from prism_transformer.search.one_shot import one_shot
 
     console = make_console(stderr=as_json)
-    with shown(console) as tell:
+    with show_progress(console) as tell:
         found = one_shot(
             run, space=space, schedules=schedule, rules=RULES if rules else frozenset(),
             windows=windows, steps=steps, rate=rate, device=device, tell=tell,
@@ -115,11 +106,10 @@ def blocks(
     steps
         Steps of tuning the layer after its change, with all others fixed.
     """
-    from prism_transformer.cli.progress import shown
     from prism_transformer.search.blocks import block_scores
 
     console = make_console(stderr=as_json)
-    with shown(console) as tell:
+    with show_progress(console) as tell:
         found = block_scores(
             run, space, windows=windows, steps=steps, rate=rate, device=device, tell=tell
         )
@@ -207,11 +197,10 @@ def evaluate(
     readme
         A file that gets the summary, between its marks "search: begin" and "search: end".
     """
-    from prism_transformer.cli.progress import shown
     from prism_transformer.search.write import write_search
 
     console = make_console(stderr=as_json)
-    with shown(console) as tell:
+    with show_progress(console) as tell:
         done = write_search(out, truth, scores, paths, readme=readme, tell=tell)
     if as_json:
         print_json({
@@ -257,13 +246,12 @@ def reslice(
     map_
         matched: weights are moved for the least change of function. reshape: they stay as they are.
     """
-    from prism_transformer.cli.progress import shown
     from prism_transformer.training.reslicing import reslice as change
 
     text = schedule_text(schedule)
     place = out or run.with_name(f"{run.name}-{text.replace(' ', '-')}")
     console = make_console(stderr=as_json)
-    with shown(console) as tell:
+    with show_progress(console) as tell:
         done = change(run, text, place, step=at, how=map_, device=device, tell=tell)
     if as_json:
         print_json(

@@ -6,8 +6,18 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from prism_transformer.cli.study_options import AT_LEAST_ONE, Override, StudyName, Work
-from prism_transformer.cli.terminal import Flag, Many, Whole, make_console, say, whole
+from prism_transformer.cli.options import (
+    AT_LEAST_ONE,
+    Flag,
+    Many,
+    Override,
+    StudyName,
+    Whole,
+    Work,
+    whole,
+)
+from prism_transformer.cli.progress import show_progress
+from prism_transformer.cli.terminal import make_console, say
 from prism_transformer.core.errors import InputError
 
 DEFAULT = Work()
@@ -58,7 +68,6 @@ def submit(
     dry_run
         Print the script and submit nothing; needs no Slurm.
     """
-    from prism_transformer.cli.progress import shown
     from prism_transformer.study.slurm import Resources, submit_study
 
     for each in sbatch:
@@ -67,7 +76,7 @@ def submit(
     more = dict(each.split("=", 1) for each in sbatch)
     asked = Resources(partition, nodes, gpus, cpus, memory, time, warning, more)
     console, opened = make_console(stderr=dry_run), options.open(study, overrides)
-    with shown(console) as tell:
+    with show_progress(console) as tell:
         done = submit_study(
             opened,
             asked,

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
 from prism_transformer.cli.compare import print_comparison
-from prism_transformer.cli.study_options import (
-    BY_ALL,
-    HERE,
-    Begin,
+from prism_transformer.cli.options import (
+    DEFAULT_PLACE,
+    DEFAULT_WORK,
+    Device,
+    Flag,
+    Json,
     Override,
     Place,
     Processes,
@@ -21,17 +23,14 @@ from prism_transformer.cli.study_options import (
     WorkHere,
 )
 from prism_transformer.cli.terminal import (
-    Device,
-    Flag,
-    Json,
     duration,
     estimate,
+    list_or_copy,
     make_console,
     print_json,
     print_rows,
     print_staircase,
     print_table,
-    print_written,
     say,
 )
 from prism_transformer.core.errors import InputError
@@ -57,12 +56,12 @@ EXAMPLE = "Example:  prism study"
 
 
 @app.command(help_epilogue=f"{EXAMPLE} run small train.micro_batch=8 --seeds 0,1")
-def run(study: StudyName, /, *overrides: Override, options: WorkHere = BY_ALL) -> int:
+def run(study: StudyName, /, *overrides: Override, options: WorkHere = DEFAULT_WORK) -> int:
     """Train and evaluate what is not done yet, then compare; after a kill, run it again.
 
     Exit code 1 when a run failed; the others are finished all the same.
     """
-    from prism_transformer.cli.picture import watched
+    from prism_transformer.cli.picture import show_study
     from prism_transformer.reporting.live import live_page
     from prism_transformer.reporting.write import PAGE, report
     from prism_transformer.study.api import run_study
@@ -73,7 +72,7 @@ def run(study: StudyName, /, *overrides: Override, options: WorkHere = BY_ALL) -
     out = opened.folder / "report"
     say(console, f"page, while runs come in: {(out / PAGE).resolve().as_uri()}")
     opened = _tuned(console, opened, options, out)
-    with watched(console, opened) as tell, live_page(opened, out, tell) as told:
+    with show_study(console, opened) as tell, live_page(opened, out, tell) as told:
         result = run_study(opened, tell=told, **asdict(options.crew))
     print_comparison(console, result.comparison)
     with console.status("drawing the report"):
@@ -93,7 +92,7 @@ def work(
     study: StudyName,
     /,
     *overrides: Override,
-    options: WorkHere = BY_ALL,
+    options: WorkHere = DEFAULT_WORK,
     cell: tuple[str, ...] | None = None,
 ) -> int:
     """Help with a study that was begun elsewhere, until nothing is left to do.
@@ -106,12 +105,12 @@ def work(
     cell
         Do this run alone, by its name in prism study plan, without a queue; may be given again.
     """
-    from prism_transformer.cli.picture import watched
+    from prism_transformer.cli.picture import show_study
     from prism_transformer.study.api import work_on
     from prism_transformer.study.slurm import do_cells
 
     opened = options.open(study, overrides)
-    with watched(make_console(), opened) as tell:
+    with show_study(make_console(), opened) as tell:
         if cell:  # here and now: no queue to tell that one is alive, nobody beside it
             failures = do_cells(opened, cell, replace(options.crew, workers=1), tell=tell)
         else:
@@ -124,14 +123,20 @@ def plan(
     study: StudyName,
     /,
     *overrides: Override,
-    place: Place = HERE,
-    begin: Begin = False,
+    place: Place = DEFAULT_PLACE,
+    begin: Flag = False,
     device: Device = "auto",
     workers: Workers = "auto",
     processes: Processes = None,
     as_json: Json = False,
 ) -> None:
-    """Show the runs of a study, how long they will take, and the disk that they need."""
+    """Show the runs of a study, how long they will take, and the disk that they need.
+
+    Parameters
+    ----------
+    begin
+        Also put them into the queue, for prism study work.
+    """
     from prism_transformer.study.forecast import forecast
     from prism_transformer.study.sharing import Crew
 
@@ -154,7 +159,7 @@ def plan(
 
 @app.command(help_epilogue=f"{EXAMPLE} status demo")
 def status(
-    study: StudyName, /, *overrides: Override, place: Place = HERE, as_json: Json = False
+    study: StudyName, /, *overrides: Override, place: Place = DEFAULT_PLACE, as_json: Json = False
 ) -> None:
     """Show how far each run of a study is, which worker trains it, and its job on Slurm."""
     from prism_transformer.study.slurm import status_with_jobs
@@ -167,7 +172,7 @@ def collect(
     study: StudyName,
     /,
     *runs: str,
-    place: Place = HERE,
+    place: Place = DEFAULT_PLACE,
     to: Path | None = None,
     note: Annotated[str, Parameter(show_default=False)] = "",
     rates_compare_nothing: Flag = False,
@@ -207,7 +212,7 @@ def collect(
 
 @app.command(help_epilogue=f"{EXAMPLE} compare results/nano --json")
 def compare(
-    study: str, /, *overrides: Override, place: Place = HERE, as_json: Json = False
+    study: str, /, *overrides: Override, place: Place = DEFAULT_PLACE, as_json: Json = False
 ) -> None:
     """Compare every arm of a study with its baseline, and the arms that its contrasts name.
 
@@ -223,7 +228,7 @@ def compare(
     from prism_transformer.study.compare import compare as against_baseline
 
     if is_collected(Path(study)):
-        if overrides or place != HERE:
+        if overrides or place != DEFAULT_PLACE:
             raise InputError(f"{study}: is a collected folder; options are for a study file")
         found = collected_of(study)
     else:
@@ -237,16 +242,20 @@ def compare(
 
 @app.command(help_epilogue=f"{EXAMPLE} search grid")
 def search(
-    study: StudyName, /, *overrides: Override, options: WorkHere = BY_ALL, as_json: Json = False
+    study: StudyName,
+    /,
+    *overrides: Override,
+    options: WorkHere = DEFAULT_WORK,
+    as_json: Json = False,
 ) -> int:
     """Find the best schedules without training all to the end: the study's [search] says how."""
-    from prism_transformer.cli.picture import watched
+    from prism_transformer.cli.picture import show_study
     from prism_transformer.study.api import run_study
     from prism_transformer.study.search import confirming, search_study
 
     console, opened = make_console(stderr=as_json), options.open(study, overrides)
     standings: list[Standing] = []
-    with watched(console, opened) as tell:
+    with show_study(console, opened) as tell:
         for rung in search_study(opened, options.crew, tell=tell):
             say(console, f"\n{rung.table.title}")
             print_table(console, rung.table)
@@ -261,7 +270,7 @@ def search(
         return 1 if failures else 0
     fresh = confirming(opened, [each.arm for each in rung.standings if each.kept])
     say(console, f"\nconfirming the best with fresh seeds: {', '.join(map(str, stage.confirm))}")
-    with watched(console, fresh) as tell:
+    with show_study(console, fresh) as tell:
         result = run_study(fresh, tell=tell, **asdict(options.crew))
     print_comparison(console, result.comparison)
     if as_json:
@@ -282,23 +291,23 @@ def list_studies(
     out
         Where to; the study's own name in this folder when left out. Never overwrites.
     """
+    from prism_transformer.study.spec import copy_study
+
+    list_or_copy("study", name, out, copy_study, _study_rows, as_json)
+
+
+def _study_rows() -> list[dict[str, Any]]:
     from prism_transformer.models.cost import parameters, size_text
     from prism_transformer.study.plan import make_plan
-    from prism_transformer.study.spec import copy_study, packaged_studies
+    from prism_transformer.study.spec import packaged_studies
 
-    if name is not None:
-        print_written(copy_study(name, out), as_json)
-        return
-    if out is not None:
-        raise InputError(f"--out {out} is for copying; name the study too")
-    rows = [
+    return [
         {"study": each.name, "arms": len(each.arms), "seeds": len(each.study.seeds)}
         | {"runs": len(each.cells), "to tune": _tuning_runs(each)}
         | {"parameters": size_text(parameters(each.base.model).total)}
         | {"what": each.file.read_text("utf-8").partition("\n")[0].lstrip("# ")}
         for each in map(make_plan, packaged_studies().values())
     ]
-    print_rows(rows, as_json)
 
 
 def _tuning_runs(plan: Plan) -> int:
@@ -326,11 +335,9 @@ def _print_plan(console: Console, study: StudyFolder, crew: Crew) -> None:
         print_table(console, table_of("arms", rows))
     if study.tuning:
         _print_tuning(console, study, crew)
-    shares = shares_of(study, crew)
     left = forecast(study, crew)
     done = sum(not run.to_do(run.cell.recipe.n_steps) for run in study.runs)
-    before = len(study.earlier)
-    collected = f" and {before} collected before" if before else ""
+    collected = f" and {len(study.earlier)} collected before" if study.earlier else ""
     swept = f" x {len(plan.points)} points" if len(plan.points) > 1 else ""
     say(
         console,
@@ -340,9 +347,7 @@ def _print_plan(console: Console, study: StudyFolder, crew: Crew) -> None:
     here, there = left.training_seconds, left.h100_training_seconds
     scored, scored_there = left.evaluation_seconds, left.h100_evaluation_seconds
     small = there < START_SECONDS * len(study.runs)
-    limit = (
-        "; models this small do not reach that, and starting a run takes longer" if small else ""
-    )
+    limit = "; models this small do not reach that, and starting a run takes longer" * small
     for line in (
         f"this machine: training about {estimate(here)}, evaluation {estimate(scored)} "
         f"({left.why})",
@@ -352,18 +357,18 @@ def _print_plan(console: Console, study: StudyFolder, crew: Crew) -> None:
     ):
         say(console, line)
     if done < len(study.runs):
-        say(console, shares.reason)
+        say(console, shares_of(study, crew).reason)
 
 
 def _tuned(console: Console, study: StudyFolder, options: WorkHere, out: Path) -> StudyFolder:
-    """The study with the learning rate of each arm, found while one looks on."""
-    from prism_transformer.cli.picture import watched
+    """The study with the learning rate of each arm; those not known yet are found now."""
+    from prism_transformer.cli.picture import show_study
     from prism_transformer.reporting.live import live_page
     from prism_transformer.study.api import tune_round
 
     while study.plan.untuned:
         tuner = study.tuner
-        with watched(console, tuner) as tell, live_page(tuner, out, tell) as told:
+        with show_study(console, tuner) as tell, live_page(tuner, out, tell) as told:
             study = tune_round(study, options.crew, tell=told)
         for name, rate in study.tuning.best.items() if study.tuning else ():
             say(console, f"{name}: best learning rate {rate:g}")

@@ -1,59 +1,29 @@
-"""What commands share: options, lines, tables, JSON, the staircase of a schedule."""
+"""What commands print with: consoles, lines, tables, JSON, the staircase of a schedule."""
 
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from cyclopts import Parameter, Token
 from rich.console import Console
 from rich.table import Table as Drawn
 from rich.text import Text
 from rich.theme import Theme
 
 from prism_transformer.core.characters import KEPT, visible
+from prism_transformer.core.errors import InputError
 from prism_transformer.core.table import DASH, MINUS, PLUS_MINUS, Table, table_of
 
 if TYPE_CHECKING:
     from prism_transformer.schedule import HeadSchedule
 
-WORD, GAP = 12, 2  # columns of a terminal: what words need at least, and what parts cells
+WORD, GAP = 12, 2  # characters: the least width of a column of words, and between columns
 LOOK = Theme({"markdown.code": "bold"})  # of commands in help; rich would put them on black
 PLAIN: Mapping[str, str] = MappingProxyType({})
 ASCII = str.maketrans({MINUS: "-", DASH: "-", PLUS_MINUS: "+-"})  # where a terminal knows no more
-
-
-def whole(_type: type, tokens: Sequence[Token]) -> int:
-    """Read a whole number as written; cyclopts' own reader would round 768.7."""
-    try:
-        return int(tokens[0].value)
-    except ValueError:
-        raise ValueError(f"{tokens[0].value!r} is not a whole number") from None
-
-
-Json = Annotated[
-    bool,
-    Parameter(name="--json", negative=(), show_default=False, help="Print JSON for scripts."),
-]
-Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
-Many = Annotated[tuple[str, ...], Parameter(show_default=False)]
-Whole = Annotated[int, Parameter(converter=whole)]
-Device = Annotated[
-    str,
-    Parameter(
-        help="cuda, cpu or mps (untested); when left out, cuda where there is one, else cpu.",
-        show_default=False,
-    ),
-]
-Rounds = Annotated[
-    int,
-    Parameter(converter=whole, help="How often each variant is measured, in turn with the others."),
-]
-Figure = Annotated[Path | None, Parameter(help="Also write the figure here: .svg, .png or .pdf.")]
 
 
 def make_console(*, stderr: bool = False) -> Console:
@@ -67,11 +37,6 @@ class _Console(Console):
         raise BrokenPipeError
 
 
-def speaks() -> bool:
-    """Whether this process does: of those that torchrun or accelerate launched, the first."""
-    return os.environ.get("RANK", "0") == "0"
-
-
 def say(console: Console, text: str) -> None:
     """Print a line that may hold anything, paths included: no markup, no wrapping."""
     console.print(visible(text, keep=KEPT), markup=False, soft_wrap=True)
@@ -82,12 +47,23 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2))
 
 
-def print_written(file: Path, as_json: bool) -> None:
-    """Say which file was written."""
-    if as_json:
-        print_json({"wrote": str(file)})
+def list_or_copy(
+    kind: str,
+    name: str | None,
+    out: Path | None,
+    copy: Callable[[str, Path | None], Path],
+    rows: Callable[[], list[dict[str, Any]]],
+    as_json: bool,
+) -> None:
+    """Copy out the recipe or study that ships under a name; without one, list all of them."""
+    if name is None and out is not None:
+        raise InputError(f"--out {out} is for copying; name the {kind} too")
+    if name is None:
+        print_rows(rows(), as_json)
+    elif as_json:
+        print_json({"wrote": str(copy(name, out))})
     else:
-        print(f"wrote {file}")
+        print(f"wrote {copy(name, out)}")
 
 
 def print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
@@ -140,5 +116,5 @@ def duration(seconds: float) -> str:
 
 
 def estimate(seconds: float) -> str:
-    """How long something should take; what is not nothing is never said to be."""
+    """How long something should take; a time above 0 is never rounded to 0 s."""
     return "under 1 s" if 0 < seconds < 1 else duration(seconds)

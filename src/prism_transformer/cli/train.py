@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from cyclopts import Parameter
 
-from prism_transformer.cli.overrides import NOTHING, Short, given, joined
-from prism_transformer.cli.terminal import Device, Flag, Whole, make_console, speaks, whole
+from prism_transformer.cli.options import Device, Flag, Whole, whole
+from prism_transformer.cli.overrides import (
+    DEFAULT_RECIPE,
+    NOTHING,
+    Short,
+    joined,
+    recipe_and_overrides,
+)
+from prism_transformer.cli.progress import show_progress, tell_line
+from prism_transformer.cli.terminal import make_console
+from prism_transformer.core.progress import is_first_process
 
 LATER = "Stop after this step, saved; `prism resume` goes on from there."
 Until = Annotated[int | None, Parameter(converter=whole, help=LATER)]
 From = Annotated[str | None, Parameter(name="--from")]  # which Python has for itself
 
-if TYPE_CHECKING:
-    from prism_transformer.core.progress import Tell
-    from prism_transformer.training.start import Start
-
 
 def train(
-    recipe: str = "prism-micro",
+    recipe: str = DEFAULT_RECIPE,
     /,
     *overrides: str,
     short: Short = NOTHING,
@@ -51,33 +60,25 @@ def train(
     """
     from prism_transformer.recipes.files import load_recipe
 
-    recipe, changes = given(recipe, overrides, short)
+    recipe, changes = recipe_and_overrides(recipe, overrides, short)
     resolved = load_recipe(recipe, changes)
     if start is not None:
         from prism_transformer.training.naming import check_name
 
         check_name(start)
-    # What is wrong was said before torch is imported.
+    # Only now torch, which takes a second to import: what is wrong has been said.
     from prism_transformer.training import api
     from prism_transformer.training.run import is_run
 
     folder = out or api.default_folder(Path(recipe).stem, resolved)
     if resume and is_run(folder):
-        return _shown(
-            lambda tell: api.resume(folder, resolved, until=until, device=device, tell=tell)
-        )
-    weights = None if start is None else _weights(start)
+        return _train(partial(api.resume, folder, resolved, until=until, device=device))
+    weights = None
+    if start is not None:
+        from prism_transformer.hf.pretrained import pretrained  # takes seconds to import
 
-    def work(tell: Tell) -> object:
-        return api.train(resolved, folder, start=weights, until=until, device=device, tell=tell)
-
-    return _shown(work)
-
-
-def _weights(source: str) -> Start:
-    from prism_transformer.hf.pretrained import pretrained  # takes seconds to import
-
-    return pretrained(source)
+        weights = pretrained(start)
+    return _train(partial(api.train, resolved, folder, start=weights, until=until, device=device))
 
 
 def resume(run: Path, /, *overrides: str, until: Until = None, device: Device = "auto") -> int:
@@ -94,22 +95,20 @@ def resume(run: Path, /, *overrides: str, until: Until = None, device: Device = 
     """
     from prism_transformer.training import api
 
-    changes = joined(overrides)
-    return _shown(lambda tell: api.resume(run, changes, until=until, device=device, tell=tell))
+    return _train(partial(api.resume, run, joined(overrides), until=until, device=device))
 
 
-def _shown(work: Callable[[Tell], object]) -> int:
-    """Train while showing progress; the exit code."""
-    from prism_transformer.cli.progress import shown, tell_line
+def _train(verb: Callable[..., object]) -> int:
+    """Train with a verb of ``training/api.py`` that lacks only ``tell``; the exit code."""
     from prism_transformer.training.stopping import Stopped
 
     console = make_console()
     try:
-        with shown(console) as tell:
-            work(tell)
+        with show_progress(console) as tell:
+            verb(tell=tell)
     except Stopped as stop:
         # Under torchrun every process stops, and the first one speaks for all.
-        if speaks():
+        if is_first_process():
             tell_line(console, str(stop))
         return stop.exit_code
     return 0
@@ -147,11 +146,6 @@ def generate(
     seed
         Seed of the random draws; another seed gives another text.
     """
-    import sys
-    from functools import partial
-    from importlib import import_module
-    from io import TextIOWrapper
-
     from prism_transformer.training.naming import check_name
     from prism_transformer.training.run import is_run
 

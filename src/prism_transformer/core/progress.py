@@ -7,6 +7,7 @@ notebook or a test may collect them; nothing below ``cli/`` prints.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -72,6 +73,11 @@ KINDS: dict[str, type[Note | Advance | Measured | Begun | Left]] = {
 
 def silent(_event: Event) -> None:
     """Nobody listens."""
+
+
+def is_first_process() -> bool:
+    """Whether this process prints and writes: the first that torchrun or accelerate launched."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def within(tell: Tell, part: str) -> Tell:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from lm_eval.tasks import TaskManager
 from prism_transformer import __version__
 from prism_transformer.core.disk import locked
 from prism_transformer.core.errors import InputError, first_line
-from prism_transformer.core.progress import Advance, Begun, Note, Tell, silent
+from prism_transformer.core.progress import Advance, Begun, Note, Tell, is_first_process, silent
 from prism_transformer.eval.lm import WatchedLM, choose_device, quiet_harness
 from prism_transformer.eval.pseudo import open_any
 from prism_transformer.eval.results import (
@@ -57,7 +56,6 @@ class Options:
     dtype: str = "float32"
     batch: int = 16
     device: str = "auto"
-    force: bool = False
 
 
 @dataclass(frozen=True)
@@ -91,15 +89,15 @@ def evaluate(
     come from the hub when left out. Results go to ``out``, else to RUN/eval/step-N or eval/NAME.
     """
     chosen = choose_tasks(tasks)
-    options = Options(limit, dtype, batch, choose_device(device), force)
+    options = Options(limit, dtype, batch, choose_device(device))
     for name, value in (("limit", limit), ("batch", batch)):
         if value is not None and value < 1:
             raise InputError(f"--{name} {value}: give at least 1")
     outcomes = _outcomes(source, checkpoint, None if out is None else Path(out))
-    tell = tell if is_first() else silent
+    tell = tell if is_first_process() else silent
     with TemporaryDirectory(prefix="prism-tasks-") as folder, quiet_harness():
         planned = write_overlay(Path(folder), chosen, None if data is None else Path(data))
-        for outcome in outcomes if not options.force else ():
+        for outcome in () if force else outcomes:
             _take_finished(outcome, planned, options, tell)
         todo = [task for task in planned if any(task.name not in o.results for o in outcomes)]
         if todo:
@@ -195,11 +193,11 @@ def _run(
     with (
         as_hf(outcome.model) as source,  # what is published is what is measured
         # Under `accelerate launch` the first process writes; the others would find its lock.
-        locked(outcome.out) if is_first() else nullcontext(),
+        locked(outcome.out) if is_first_process() else nullcontext(),
     ):
         model = open_any(source, options.dtype, options.batch, options.device)
         for task in ready:
-            with _kept_apart(outcome.failures, task.name, model.world_size):
+            with _noting_failure(outcome.failures, task.name, model.world_size):
                 _run_task(outcome, task, loaded[task.name], options, model, tell)
 
 
@@ -239,8 +237,8 @@ def _run_task(
 
 
 @contextmanager
-def _kept_apart(failures: dict[str, str], task: str, n_processes: int) -> Iterator[None]:
-    """Note the failure of one task, and go on; one of several processes cannot go on alone."""
+def _noting_failure(failures: dict[str, str], task: str, n_processes: int) -> Iterator[None]:
+    """Note the failure of one task and go on; one of several processes cannot go on alone."""
     try:
         yield
     except Exception as error:
@@ -268,8 +266,3 @@ def _lines(result: Facts) -> Iterator[str]:
 def _reason(error: Exception) -> str:
     line, kind = first_line(error), type(error).__name__
     return kind if line == kind else f"{kind}: {line}"
-
-
-def is_first() -> bool:
-    """Whether this is the process that writes and speaks, under `accelerate launch`."""
-    return os.environ.get("RANK", "0") == "0"

@@ -18,7 +18,11 @@ from lm_eval.api import task as lm_eval_task
 from lm_eval.models.huggingface import HFLM
 
 from prism_transformer.core.errors import InputError, RunError, first_line
-from prism_transformer.hf.load import OUR_CODE, quiet  # whose package registers the architecture
+from prism_transformer.hf.load import (
+    NO_REMOTE_CODE,
+    quiet,
+)  # whose package registers the architecture
+from prism_transformer.training.device import find_device
 
 Report = Callable[[int, int], None]
 
@@ -87,7 +91,7 @@ def open_model(source: str, dtype: str, batch: int, device: str) -> WatchedLM:
         os.environ.setdefault("ACCELERATE_USE_CPU", "true")
     try:
         model = WatchedLM(
-            pretrained=source, dtype=dtype, batch_size=batch, device=device, **OUR_CODE
+            pretrained=source, dtype=dtype, batch_size=batch, device=device, **NO_REMOTE_CODE
         )
     except InputError:
         raise
@@ -102,13 +106,9 @@ def open_model(source: str, dtype: str, batch: int, device: str) -> WatchedLM:
 
 def choose_device(name: str) -> str:
     """A device that lm_eval and this machine know."""
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if name not in ("cpu", "cuda"):
+    if name not in ("auto", "cpu", "cuda"):
         raise InputError(f"device {name!r}: evaluation runs on cuda and on cpu")
-    if name == "cuda" and not torch.cuda.is_available():
-        raise InputError("device 'cuda': this torch finds no CUDA device; see `nvidia-smi`")
-    return name
+    return find_device(name).type
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from prism_transformer.eval import loss_file
 from prism_transformer.eval.text import DEFAULT_SEQUENCES, open_on_text
 from prism_transformer.hf.export import to_hf
 from prism_transformer.hf.extending import check_context, with_rope_scaling
-from prism_transformer.hf.load import Source
+from prism_transformer.hf.load import Source, context_of
 from prism_transformer.model import PrismLM
 from prism_transformer.models.packing import visible
 from prism_transformer.training.distributed import WHOLE, Share, work_together
@@ -170,7 +170,7 @@ def text_loss(
     model: Any = opened.model
     if isinstance(model, PrismLM):
         model = to_hf(model).to(next(model.parameters()).device)
-    own = opened.seq_len == _context(model)
+    own = opened.seq_len == context_of(model)
     if rope_scaling is not None:
         model = with_rope_scaling(model, rope_scaling)
     check_context(model, opened.seq_len, extrapolate)
@@ -191,11 +191,6 @@ def text_loss(
         str(opened.named), opened.text, opened.seq_len, found, n_bytes, opened.home,
         rope_scaling, own,
     )  # fmt: skip
-
-
-def _context(model: Any) -> int | None:
-    """Tokens that a model was made for, where it says so."""
-    return getattr(model.config.get_text_config(), "max_position_embeddings", None)
 
 
 @torch.no_grad()

@@ -91,11 +91,11 @@ def open_any(source: str, dtype: str, batch: int, device: str) -> WatchedLM:
     """A causal LM as lm_eval opens it; a masked one, which it cannot open, is handed over open."""
     if not is_masked(read_config(source)):
         return open_model(source, dtype, batch, device)
-    words: Any = read_tokenizer(source, required=True)
-    if words.mask_token_id is None:
+    tokenizer: Any = read_tokenizer(source, required=True)
+    if tokenizer.mask_token_id is None:
         raise InputError(f"{source}: is a masked language model, and its tokenizer has no mask")
-    before = words.cls_token_id if words.bos_token_id is None else words.bos_token_id
+    before = tokenizer.cls_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
     return PseudoLM(
-        pretrained=read_any(source, getattr(torch, dtype)).to(device), tokenizer=words,
+        pretrained=read_any(source, getattr(torch, dtype)).to(device), tokenizer=tokenizer,
         backend="causal", batch_size=batch, prefix_token_id=before,
     )  # fmt: skip

@@ -25,6 +25,7 @@ from prism_transformer.eval import SLICE
 from prism_transformer.hf.load import (
     NamedModel,
     Source,
+    context_of,
     is_masked,
     named_model,
     read_any,
@@ -116,21 +117,21 @@ def open_on_text(
         return _open_hf(named, text or EMBEDDED, length, windows, where)
     recipe = read_run(named.run)
     model = load_model(named.checkpoint).float().eval().to(where)
-    words = run_tokenizer(named.run, recipe)
+    tokenizer = run_tokenizer(named.run, recipe)
     seq_len, vocab_size = length or recipe.model.seq_len, recipe.model.vocab_size
 
     def encode(document: str) -> list[int]:
-        return words.encode_batch([document])[0].tolist()
+        return tokenizer.encode_batch([document])[0].tolist()
 
     @cache
     def size(token: int) -> int:  # the end of text stands for none
-        return 0 if token == words.end_of_text else len(words.piece(token))
+        return 0 if token == tokenizer.end_of_text else len(tokenizer.piece(token))
 
     def n_bytes(tokens: Tokens) -> int:
         return sum(map(size, tokens.ravel().tolist()))
 
     def piece(token: int) -> str:
-        return words.piece(token).decode("utf-8", "replace")
+        return tokenizer.piece(token).decode("utf-8", "replace")
 
     n_scored, asked = None, objective_of(recipe, seq_len)
     rows: Rows
@@ -140,7 +141,7 @@ def open_on_text(
         # Over as many windows as training scores, the loss is the one that training reports.
         n_scored = recipe.data.val_tokens // seq_len
     else:
-        rows, what = _rows(text, seq_len, vocab_size, encode, words.end_of_text, windows)
+        rows, what = _rows(text, seq_len, vocab_size, encode, tokenizer.end_of_text, windows)
     return ModelOnText(named, model, rows, what, seq_len, n_bytes, piece, n_scored, asked)
 
 
@@ -148,27 +149,28 @@ def _open_hf(
     named: NamedModel, text: str, length: int | None, windows: int, device: torch.device
 ) -> ModelOnText:
     config = read_config(named.source).get_text_config()
-    longest = getattr(config, "max_position_embeddings", None) or MAX_SEQ_LEN
-    words: Any = read_tokenizer(named.source, required=True)
+    tokenizer: Any = read_tokenizer(named.source, required=True)
     model = read_any(named.source, torch.float32).to(device)
-    seq_len = length or min(longest, MAX_SEQ_LEN)
-    end = words.eos_token_id if words.eos_token_id is not None else words.bos_token_id
+    seq_len = length or min(context_of(config) or MAX_SEQ_LEN, MAX_SEQ_LEN)
+    end = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.bos_token_id
 
     def encode(document: str) -> list[int]:
-        return words.encode(document, add_special_tokens=False, verbose=False)
+        return tokenizer.encode(document, add_special_tokens=False, verbose=False)
 
     def n_bytes(tokens: Tokens) -> int:
-        rows = words.batch_decode(tokens.tolist(), skip_special_tokens=True)
+        rows = tokenizer.batch_decode(tokens.tolist(), skip_special_tokens=True)
         return sum(len(row.encode()) for row in rows)
 
     def piece(token: int) -> str:
-        return str(words.decode([token]))
+        return str(tokenizer.decode([token]))
 
     rows, what = _rows(text, seq_len, config.vocab_size, encode, end, windows)
     asked = NEXT_TOKEN
     if is_masked(config):  # a share as is usual, of its own mask
         share = TrainConfig.model_fields["mask_share"].default
-        asked = Objective(Masking(max(1, round(share * seq_len)), words.mask_token_id, len(words)))
+        asked = Objective(
+            Masking(max(1, round(share * seq_len)), tokenizer.mask_token_id, len(tokenizer))
+        )
     return ModelOnText(named, model, rows, what, seq_len, n_bytes, piece, objective=asked)
 
 

@@ -24,15 +24,15 @@ from matplotlib.figure import Figure
 from prism_transformer.core.characters import KEPT, visible
 from prism_transformer.core.table import NONE, Column, Interval, Row, Table, Value
 from prism_transformer.figures.style import (
+    BACKGROUND,
     BASELINE,
     FAINT,
     INK,
     PAGE_STYLE,
-    PAPER,
     REST,
     SHADE,
     TONES,
-    Tone,
+    Tones,
     plain_name,
     plain_text,
 )
@@ -79,11 +79,13 @@ class Chart:
         return [mark.tips[-1] for mark in self.marks if mark.tips]
 
 
-def canvas(width: float, height: float, columns: int = 1) -> tuple[Chart, list[Axes]]:
-    """An empty chart of one row of axes."""
+def canvas(
+    width: float, height: float, columns: int = 1, rows: int = 1, *, sharey: bool = False
+) -> tuple[Chart, list[Axes]]:
+    """An empty chart, its size in inches, and its axes, row by row."""
     figure = Figure(figsize=(width, height), layout="constrained")
-    axes = figure.subplots(1, columns, squeeze=False)
-    return Chart(figure), list(axes[0])
+    axes = figure.subplots(rows, columns, sharey=sharey, squeeze=False)
+    return Chart(figure), list(axes.flat)
 
 
 def by_arm(table: Table) -> dict[str, list[Row]]:
@@ -99,7 +101,7 @@ def axis_label(column: Column) -> str:
     return plain_text(f"{column.label}, {column.unit}" if column.unit else column.label)
 
 
-def said(table: Table, row: Row, *keys: str) -> str:
+def values_text(table: Table, row: Row, *keys: str) -> str:
     """Values of a row in words, a common unit once; what is not known is left out."""
     parts: list[str] = []
     units: list[str] = []
@@ -113,7 +115,7 @@ def said(table: Table, row: Row, *keys: str) -> str:
     return ", ".join(f"{part} {unit}".strip() for part, unit in zip(parts, units, strict=True))
 
 
-def place(column: Column, value: Value) -> str:
+def place_text(column: Column, value: Value) -> str:
     """Where a point stands: ``layer 3``, or ``2.5 millions of tokens``."""
     text = column.text(value)
     return f"{text} {column.unit}" if column.unit else f"{column.key} {text}"
@@ -126,11 +128,11 @@ def listed(parts: Sequence[str]) -> str:
     return "; ".join(shown) + "."
 
 
-def arm_legend(figure: Figure, entries: Iterable[tuple[str, Tone]]) -> None:
+def arm_legend(figure: Figure, arms: Iterable[str], tones: Tones) -> None:
     """Names of arms by colour and marker; those that share the grey are counted, not named."""
-    distinct = dict(entries)
-    named = [(name, tone) for name, tone in distinct.items() if tone is not REST]
-    rest = len(distinct) - len(named)
+    tone_of = {arm: tones[arm] for arm in arms}
+    named = [(arm, tone) for arm, tone in tone_of.items() if tone is not REST]
+    rest = len(tone_of) - len(named)
     shown = [(plain_name(name), tone) for name, tone in named[:MOST_IN_LEGEND]]
     shown += [(f"{rest} more", REST)] if rest else []
     handles = [
@@ -161,7 +163,7 @@ VARIABLES = {tone.light: f"var(--arm-{tone.name})" for tone in (BASELINE, *TONES
     FAINT: "var(--faint)",
     "#888888": "var(--faint)",
     SHADE: "var(--shade)",
-    PAPER: "var(--paper)",
+    BACKGROUND: "var(--paper)",
     "#228833": "var(--good)",
 }
 COLOUR = re.compile(r"#[0-9a-f]{6}\b")

@@ -8,7 +8,7 @@ and gets a line at zero.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from math import isnan
 from typing import Any
@@ -19,24 +19,23 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from prism_transformer.core.table import PAPER as PAPERS
-from prism_transformer.core.table import Interval, Row, Spread, Table, Value, signed
+from prism_transformer.core.table import PAPER, Interval, Row, Spread, Table, Value, signed
 from prism_transformer.figures.chart import (
     Chart,
     arm_legend,
     axis_label,
     by_arm,
     canvas,
-    place,
-    said,
+    place_text,
+    values_text,
 )
 from prism_transformer.figures.style import (
+    BACKGROUND,
     FAINT,
     HALF,
     HEIGHT,
     INK,
     PAGE_STYLE,
-    PAPER,
     REST,
     STYLE,
     WHOLE,
@@ -50,7 +49,7 @@ MOST_BARS = 8
 BESIDE = 1.12  # the paper's points, moved a little to the right of ours
 PAPER_TONE = Tone("ink", INK, INK, "D")
 DIAMOND: dict[str, Any] = {
-    "marker": "D", "markerfacecolor": PAPER, "markeredgecolor": INK, "linestyle": "",
+    "marker": "D", "markerfacecolor": BACKGROUND, "markeredgecolor": INK, "linestyle": "",
 }  # fmt: skip
 
 
@@ -61,6 +60,22 @@ def _number(value: Value) -> float:
 def _error(value: Value) -> float | None:
     """A whisker, where there is a spread to show; NaN is none."""
     return value.sd if isinstance(value, Spread) and value.sd > 0 else None
+
+
+def _seeds(table: Table) -> list[str]:
+    """The columns ``seed N``."""
+    return [column.key for column in table.columns if column.key.startswith("seed ")]
+
+
+def _points(rows: Iterable[Row], x: str, y: str) -> tuple[list[float], list[float]]:
+    """Where rows that have both values stand."""
+    known = [row for row in rows if row[x] is not None and row[y] is not None]
+    return [_number(row[x]) for row in known], [_number(row[y]) for row in known]
+
+
+def _label_axes(ax: Axes, table: Table, x: str, y: str) -> None:
+    ax.set_xlabel(axis_label(table.column(x)))
+    ax.set_ylabel(axis_label(table.column(y)))
 
 
 # -- curves --------------------------------------------------------------------------------------
@@ -81,9 +96,8 @@ def curves(table: Table, x: str, ys: Sequence[str], tones: Tones, *, log_x: bool
         if log_x:
             ax.set_xscale("log", base=2)
             ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        ax.set_xlabel(axis_label(table.column(x)))
-        ax.set_ylabel(axis_label(table.column(y)))
-    arm_legend(chart.figure, ((arm, tones[arm]) for arm in by_arm(table)))
+        _label_axes(ax, table, x, y)
+    arm_legend(chart.figure, by_arm(table), tones)
     return chart
 
 
@@ -101,7 +115,7 @@ def _draw_curve(
         zorder=2 if tone is REST else 3,
     )  # fmt: skip
     column = table.column(y)
-    tips = [f"{arm}, {place(table.column(x), row[x])}: {column.text(row[y])}" for row in rows]
+    tips = [f"{arm}, {place_text(table.column(x), row[x])}: {column.text(row[y])}" for row in rows]
     chart.mark(line, arm, tips[::every])
     sd = np.array([_error(row[y]) or 0.0 for row in rows])
     if sd.any() and len(rows) > 1 and tone is not REST:  # bands of many arms would hide the arms
@@ -115,7 +129,7 @@ def against_rate(table: Table, x: str, y: str, best: str, tones: Tones, top: flo
 
     Losses above ``top`` are not shown: a rate at which a model falls apart would set the axis.
     """
-    seeds = [column.key for column in table.columns if column.key.startswith("seed ")]
+    seeds = _seeds(table)
     chart, (ax,) = canvas(HALF, HEIGHT)
     for arm, rows in by_arm(table).items():
         tone = tones[arm]
@@ -124,16 +138,24 @@ def against_rate(table: Table, x: str, y: str, best: str, tones: Tones, top: flo
         xs, ys = [at for at, _ in dots], [loss for _, loss in dots]
         points = ax.scatter(xs, ys, s=9, color=tone.light, alpha=0.45, linewidths=0)
         chart.mark(points, arm)
-        at, means = [_number(row[x]) for row in tried], [_number(row[y]) for row in tried]
-        (line,) = ax.plot(at, means, color=tone.light, marker=tone.marker, markersize=4, zorder=3)
+        (line,) = ax.plot(
+            *_points(tried, x, y), color=tone.light, marker=tone.marker, markersize=4, zorder=3
+        )
         chart.mark(
-            line, arm, [f"{arm} at {said(table, row, x)}: {said(table, row, y)}" for row in tried]
+            line,
+            arm,
+            [
+                f"{arm} at {values_text(table, row, x)}: {values_text(table, row, y)}"
+                for row in tried
+            ],
         )
         for row in (row for row in rows if row[best]):
             where = (_number(row[x]), _number(row[y]))
             (star,) = ax.plot(*where, color=tone.light, marker="*", markersize=11, zorder=4)
             chart.mark(
-                star, arm, [f"{arm}, best rate {said(table, row, x)}: {said(table, row, y)}"]
+                star,
+                arm,
+                [f"{arm}, best rate {values_text(table, row, x)}: {values_text(table, row, y)}"],
             )
     ax.set_xscale("log", base=2)
     ax.set_xticks(sorted({_number(row[x]) for row in table.rows if not row[best]}))
@@ -143,16 +165,15 @@ def against_rate(table: Table, x: str, y: str, best: str, tones: Tones, top: flo
     low, high = min(seen), min(max(seen), top)
     if high > low:
         ax.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
-    ax.set_xlabel(axis_label(table.column(x)))
-    ax.set_ylabel(axis_label(table.column(y)))
-    arm_legend(chart.figure, ((arm, tones[arm]) for arm in by_arm(table)))
+    _label_axes(ax, table, x, y)
+    arm_legend(chart.figure, by_arm(table), tones)
     return chart
 
 
 @mpl.rc_context(PAGE_STYLE)
 def by_length(table: Table, panel: str, x: str, y: str, tones: Tones) -> Chart:
     """Means, and every seed as a thin line (columns ``seed N``); a panel for each of ``panel``."""
-    seeds = [column.key for column in table.columns if column.key.startswith("seed ")]
+    seeds = _seeds(table)
     kinds = list(dict.fromkeys(str(row[panel]) for row in table.rows))
     chart, axes = canvas(WHOLE if len(kinds) > 1 else HALF, HEIGHT, len(kinds))
     for ax, kind in zip(axes, kinds, strict=True):
@@ -160,17 +181,15 @@ def by_length(table: Table, panel: str, x: str, y: str, tones: Tones) -> Chart:
         for arm, rows in by_arm(table).items():
             here, tone = [row for row in rows if row[panel] == kind], tones[arm]
             for seed in seeds:
-                own = [
-                    (_number(row[x]), _number(row[seed])) for row in here if row[seed] is not None
-                ]
-                at, losses = [length for length, _ in own], [loss for _, loss in own]
-                (faint,) = ax.plot(at, losses, color=tone.light, lw=0.7, alpha=0.45)
+                (faint,) = ax.plot(*_points(here, x, seed), color=tone.light, lw=0.7, alpha=0.45)
                 chart.mark(faint, arm)
-            at, means = [_number(row[x]) for row in here], [_number(row[y]) for row in here]
             (line,) = ax.plot(
-                at, means, color=tone.light, marker=tone.marker, markersize=3.2, zorder=3
+                *_points(here, x, y), color=tone.light, marker=tone.marker, markersize=3.2, zorder=3
             )
-            tips = [f"{arm}, {kind}, {said(table, row, x)}: {said(table, row, y)}" for row in here]
+            tips = [
+                f"{arm}, {kind}, {values_text(table, row, x)}: {values_text(table, row, y)}"
+                for row in here
+            ]
             chart.mark(line, arm, tips)
         ax.set_xscale("log", base=2)
         ax.set_xticks(sorted({_number(row[x]) for row in table.rows}))
@@ -178,7 +197,7 @@ def by_length(table: Table, panel: str, x: str, y: str, tones: Tones) -> Chart:
         ax.set_xlabel(axis_label(table.column(x)))
         ax.set_title(kind)
     axes[0].set_ylabel(axis_label(table.column(y)))
-    arm_legend(chart.figure, ((arm, tones[arm]) for arm in by_arm(table)))
+    arm_legend(chart.figure, by_arm(table), tones)
     return chart
 
 
@@ -188,7 +207,7 @@ def by_length(table: Table, panel: str, x: str, y: str, tones: Tones) -> Chart:
 @mpl.rc_context(PAGE_STYLE)
 def intervals(table: Table, value: str, interval: str, papers: str, tones: Tones) -> Chart:
     """A row for each arm: seeds as dots (columns ``seed N``), mean, interval, the paper's."""
-    seeds = [column.key for column in table.columns if column.key.startswith("seed ")]
+    seeds = _seeds(table)
     chart, (ax,) = canvas(HALF, max(HEIGHT, 0.9 + 0.34 * len(table)))
     ax.axvline(0, color=FAINT, linewidth=0.8, zorder=1)
     for at, row in zip(range(len(table))[::-1], table.rows, strict=True):
@@ -200,21 +219,23 @@ def intervals(table: Table, value: str, interval: str, papers: str, tones: Tones
             zorder=2,
         )  # fmt: skip
         chart.mark(dots, arm)
+        ends = row[interval]
+        half = ends.high - mean if isinstance(ends, Interval) and not isnan(ends.high) else None
         bar = ax.errorbar(
-            mean, at, xerr=_half_width(row[interval], mean), color=tone.light, capsize=3,
-            marker=tone.marker, markersize=6, zorder=3,
+            mean, at, xerr=half, color=tone.light, capsize=3, marker=tone.marker, markersize=6,
+            zorder=3,
         )  # fmt: skip
         ax.annotate(
             table.column(value).text(mean), (mean, at), xytext=(0, 7), ha="center",
             textcoords="offset points", fontsize=9, color=INK,
         )  # fmt: skip
-        known = said(table, row, value, interval)
+        known = values_text(table, row, value, interval)
         alone = ", one pair" if seeds and len(each) < 2 else ""
         chart.mark_errorbar(bar, arm, f"{arm}: {known}{alone}")
         if row[papers] is not None:
             where = (_number(row[papers]), at + 0.24)
             (hollow,) = ax.plot(*where, markersize=6, zorder=4, **DIAMOND)
-            chart.mark(hollow, arm, [f"{arm}, paper: {said(table, row, papers)}"])
+            chart.mark(hollow, arm, [f"{arm}, paper: {values_text(table, row, papers)}"])
     ax.set_yticks(range(len(table))[::-1], [plain_name(str(a)) for a in table.values("arm")])
     ax.set_ylim(-0.6, len(table) - 0.4)
     ax.margins(x=0.1)
@@ -223,12 +244,6 @@ def intervals(table: Table, value: str, interval: str, papers: str, tones: Tones
     ax.tick_params(axis="y", length=0)
     ax.set_xlabel(axis_label(table.column(value)))
     return chart
-
-
-def _half_width(interval: Value, mean: float) -> float | None:
-    if not isinstance(interval, Interval) or isnan(interval.high):
-        return None
-    return interval.high - mean
 
 
 @mpl.rc_context(PAGE_STYLE)
@@ -247,11 +262,10 @@ def front(table: Table, x: str, y: str, on_front: str, tones: Tones) -> Chart:
             yerr=None if plain else _error(row[y]), color=tone.light, marker=tone.marker,
             markersize=6, capsize=2, elinewidth=0.9,
         )  # fmt: skip
-        chart.mark_errorbar(bar, arm, f"{arm}: {said(table, row, y, x)}")
-    ax.set_xlabel(axis_label(table.column(x)))
-    ax.set_ylabel(axis_label(table.column(y)))
+        chart.mark_errorbar(bar, arm, f"{arm}: {values_text(table, row, y, x)}")
+    _label_axes(ax, table, x, y)
     ax.margins(0.12)
-    arm_legend(chart.figure, ((arm, tones[arm]) for arm in by_arm(table)))
+    arm_legend(chart.figure, by_arm(table), tones)
     return chart
 
 
@@ -266,9 +280,7 @@ def bars(table: Table, value: str, papers: str, tones: Tones) -> Chart:
         panels.setdefault((row["task"], row["metric"]), []).append(row)
     columns = min(len(panels), 4)
     lines = -(-len(panels) // columns)
-    figure = Figure(figsize=(max(HALF, 2.4 * columns), 2.5 * lines + 0.4), layout="constrained")
-    grid = list(figure.subplots(lines, columns, squeeze=False).flat)
-    chart = Chart(figure)
+    chart, grid = canvas(max(HALF, 2.4 * columns), 2.5 * lines + 0.4, columns, lines)
     for ax, rows in zip(grid, panels.values(), strict=False):
         _draw_bars(chart, ax, table, rows[:MOST_BARS], (value, papers), tones)
     for ax in grid[len(panels) :]:
@@ -279,7 +291,7 @@ def bars(table: Table, value: str, papers: str, tones: Tones) -> Chart:
     ]
     if any(row[papers] is not None for row in table.rows):
         handles.append(mpl.lines.Line2D([], [], label="the paper's", **DIAMOND))
-    figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)))
+    chart.figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)))
     return chart
 
 
@@ -291,7 +303,7 @@ def _draw_bars(
         arm, height, error = str(row["arm"]), _number(row[value]), _error(row[value])
         who = f"{arm}, {row['task']} {row['metric']}"
         (patch,) = ax.bar(at, height, width=0.8, color=tones[arm].light)
-        chart.mark(patch, arm, [f"{who}: {said(table, row, value)}"])
+        chart.mark(patch, arm, [f"{who}: {values_text(table, row, value)}"])
         if error:
             whisker = ax.errorbar(at, height, yerr=error, color=INK, capsize=2, fmt="none")
             chart.mark_errorbar(whisker, arm)
@@ -302,7 +314,7 @@ def _draw_bars(
             )  # fmt: skip
         if row[papers] is not None:
             (hollow,) = ax.plot(at, _number(row[papers]), markersize=5, **DIAMOND)
-            chart.mark(hollow, arm, [f"{who}, paper: {said(table, row, papers)}"])
+            chart.mark(hollow, arm, [f"{who}, paper: {values_text(table, row, papers)}"])
     first = rows[0]
     ax.set_title(str(first["task"]))
     unit = f", {first['unit']}" if first["unit"] else ""
@@ -327,19 +339,19 @@ def across_sizes(table: Table, x: str, y: str, tones: Tones) -> Chart:
     """Gaps with error bars against model size; the paper's hollow, joined and a little aside."""
     chart, (ax,) = canvas(HALF, HEIGHT)
     ax.axhline(0, color=FAINT, linewidth=0.8, zorder=1)
-    theirs = [row for row in table.rows if row["source"] == PAPERS]
+    theirs = [row for row in table.rows if row["source"] == PAPER]
     joined = [(BESIDE * _number(row[x]), _number(row[y])) for row in theirs]
     ax.plot(*zip(*joined, strict=True), color=FAINT, lw=0.9, ls="--")
     sources: dict[str, Tone] = {}
     named: Counter[Value] = Counter()  # studies of one size: their names go below each other
     for row in table.rows:
-        hollow = row["source"] == PAPERS
+        hollow = row["source"] == PAPER
         tone = PAPER_TONE if hollow else tones[str(row["arm"])]
         sources.setdefault("the paper's" if hollow else "ours", tone)
         at = _number(row[x]) * (BESIDE if hollow else 1.0), _number(row[y])
         bar = ax.errorbar(
             *at, yerr=_error(row[y]), color=tone.light, capsize=3, marker=tone.marker,
-            markersize=6, markerfacecolor=PAPER if hollow else tone.light,
+            markersize=6, markerfacecolor=BACKGROUND if hollow else tone.light,
             zorder=2 if hollow else 3,
         )  # fmt: skip
         who = "paper" if hollow else str(row["study"])
@@ -355,8 +367,7 @@ def across_sizes(table: Table, x: str, y: str, tones: Tones) -> Chart:
     ax.xaxis.set_major_formatter(lambda value, _: size_label(value))
     ax.xaxis.set_minor_formatter(lambda *_: "")
     ax.margins(x=0.15)
-    ax.set_xlabel(axis_label(table.column(x)))
-    ax.set_ylabel(axis_label(table.column(y)))
+    _label_axes(ax, table, x, y)
     _source_legend(chart.figure, sources)
     return chart
 
@@ -366,7 +377,7 @@ def _source_legend(figure: Figure, sources: dict[str, Tone]) -> None:
     handles = [
         mpl.lines.Line2D(
             [], [], linestyle="", color=tone.light, marker=tone.marker, label=label,
-            markerfacecolor=PAPER if tone is PAPER_TONE else tone.light,
+            markerfacecolor=BACKGROUND if tone is PAPER_TONE else tone.light,
         )
         for label, tone in sources.items()
     ]  # fmt: skip

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from prism_transformer.core.table import Row, Spread, Table
-from prism_transformer.figures.chart import Chart, axis_label, by_arm, canvas, said
+from prism_transformer.figures.chart import Chart, axis_label, by_arm, canvas, values_text
 from prism_transformer.figures.style import HALF, HEIGHT, SHADE, STYLE, WHOLE, Tones, plain_name
 
 Array = np.ndarray
@@ -96,8 +96,7 @@ class LayerMeans:
 def draw_comparison(arms: tuple[LayerMeans, ...], n_progressive: int, label: str) -> Figure:
     """Both arms on the left, the second less the first on the right."""
     first, second = arms
-    figure = Figure(figsize=(WHOLE, 3.4), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    chart, (left, right) = canvas(WHOLE, 3.4, 2)
     for arm, marker in zip(arms, "so", strict=True):
         _draw_band(left, arm.mean, arm.sd, arm.colour, marker, plain_name(arm.name))
     left.set_ylabel(label)
@@ -114,14 +113,16 @@ def draw_comparison(arms: tuple[LayerMeans, ...], n_progressive: int, label: str
         right.lines[-1].set_label(_sign_label(changes))
     # Above the panels: a curve may reach any corner within them.
     handles = [*left.lines, *(right.lines[-1:] if changes else [])]
-    figure.legend(handles=handles, loc="outside upper left", ncols=3, frameon=False, fontsize=8)
+    chart.figure.legend(
+        handles=handles, loc="outside upper left", ncols=3, frameon=False, fontsize=8
+    )
     for ax in (left, right):
         if n_progressive:
             ax.axvspan(-0.5, n_progressive - 0.5, color=SHADE, zorder=0)
         ax.set_xlabel("layer; shaded: fewer heads than the base")
         ax.set_xlim(-0.5, len(gap) - 0.5)
         ax.set_xticks(range(0, len(gap), max(1, len(gap) // 12)))
-    return figure
+    return chart.figure
 
 
 def _draw_band(ax: Axes, mean: Array, sd: Array, colour: str, marker: str, name: str = "") -> None:
@@ -151,7 +152,7 @@ def _layer_means(arm: str, colour: str, rows: Sequence[Row]) -> LayerMeans:
 
 
 def _tips(table: Table, rows: Sequence[Row], key: str, who: str = "") -> list[str]:
-    return [f"{who}layer {row['layer']}: {said(table, row, key)}" for row in rows]
+    return [f"{who}layer {row['layer']}: {values_text(table, row, key)}" for row in rows]
 
 
 def _sign_label(changes: Sequence[float]) -> str:

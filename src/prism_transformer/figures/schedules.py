@@ -12,9 +12,9 @@ from matplotlib.ticker import MaxNLocator
 from prism_transformer.core.table import Row, Table
 from prism_transformer.figures.chart import Chart, by_arm, canvas
 from prism_transformer.figures.style import (
+    BACKGROUND,
     HALF,
     PAGE_STYLE,
-    PAPER,
     STYLE,
     plain_name,
     width_colour,
@@ -28,16 +28,15 @@ MOST_HEADS_DRAWN = 32  # beyond that the lines between heads would hide the bars
 def head_schedules(left: HeadSchedule, right: HeadSchedule, d_model: int) -> Figure:
     """The paper's Figure 1: two schedules side by side, one bar a layer, one block a head."""
     depth = max(len(left), len(right))
-    figure = Figure(figsize=(min(max(7.0, 0.32 * depth), 14.0), 3.2), layout="constrained")
-    axes = figure.subplots(1, 2, sharey=True)
+    chart, axes = canvas(min(max(7.0, 0.32 * depth), 14.0), 3.2, 2, sharey=True)
     tallest = max(*left.heads, *right.heads)
     for ax, schedule in zip(axes, (left, right), strict=True):
         _draw_schedule(ax, schedule, d_model, show_heads=tallest <= MOST_HEADS_DRAWN)
     axes[0].set_ylabel("attention heads")
-    figure.supxlabel(
+    chart.figure.supxlabel(
         f"layer; above each phase the width of one head, d_model {d_model}", fontsize=9
     )
-    return figure
+    return chart.figure
 
 
 def _draw_schedule(ax: Axes, schedule: HeadSchedule, d_model: int, show_heads: bool) -> None:
@@ -86,7 +85,7 @@ def heads_map(table: Table, arms: Sequence[str]) -> Chart:
     for row, (arm, schedule) in enumerate(schedules.items()):
         for phase in schedule.phases:
             _draw_phase(chart, ax, arm, row, phase, _d_model(table))
-    ax.vlines([n - 0.5 for n in range(1, depth)], 0.5 - len(schedules), 0.5, PAPER, lw=1.2)
+    ax.vlines([n - 0.5 for n in range(1, depth)], 0.5 - len(schedules), 0.5, BACKGROUND, lw=1.2)
     ax.set_xlim(-0.6, depth - 0.4)
     ax.set_ylim(-len(schedules) + 0.4, 0.6)
     ax.set_yticks([-row for row in range(len(schedules))], [plain_name(a) for a in schedules])

@@ -17,9 +17,7 @@ CEILING = "ceiling"
 @mpl.rc_context(PAGE_STYLE)
 def rankings(table: Table) -> Figure:
     """Tau and regret of every predictor with their intervals, the ceiling as a line."""
-    chart, axes = canvas(7.4, 0.9 + 0.3 * len(table))
-    chart.figure.clear()
-    axes = list(chart.figure.subplots(1, 2, sharey=True))
+    chart, axes = canvas(7.4, 0.9 + 0.3 * len(table), 2, sharey=True)
     rows = [row for row in table.rows if row["predictor"] != CEILING]
     several = len({row["truth"] for row in rows}) > 1
     names = [f"{row['truth']}: {row['predictor']}" if several else row["predictor"] for row in rows]

@@ -11,7 +11,6 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib.resources import files
 from math import log2
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ FORMATS = (".svg", ".pdf", ".png")
 # A third less time to write than at zlib's usual 6, for files that are a fifth larger.
 FAST_PNG = {"compress_level": 3}
 
-INK, FAINT, SHADE, PAPER = "#222222", "#888889", "#eeeeee", "#ffffff"
+INK, FAINT, SHADE, BACKGROUND = "#222222", "#888889", "#eeeeee", "#ffffff"
 
 # Inches: two figures beside each other on a page, one across it, and the usual height.
 HALF, WHOLE, HEIGHT = 5.0, 9.8, 3.1
@@ -108,11 +107,6 @@ def plain_name(name: str, most: int = 28) -> str:
     plain = visible(" ".join(name.split()))
     cut = plain if len(plain) <= most else plain[: most - 4] + " ..."
     return plain_text(cut).lstrip("_")  # matplotlib leaves such labels out of its legends
-
-
-def look() -> str:
-    """Colours, letters and tables of every page, as CSS."""
-    return files("prism_transformer.figures").joinpath("look.css").read_text("utf-8")
 
 
 def check_format(file: Path) -> None:

@@ -1,4 +1,4 @@
-"""Out as a plain Llama: what a uniform Prism model is, for tools that know nothing of ours."""
+"""Export of a uniform Prism model as a plain Llama, for tools that know nothing of ours."""
 
 from __future__ import annotations
 
@@ -72,6 +72,10 @@ def check_llama_form(model: PrismForCausalLM) -> None:
         f"norm = {config.norm!r}": config.norm != "rmsnorm",
         f"rope_frequencies = {rope!r}": rope == "split" or (rope == "tiled" and not same_width),
     }
-    found = [problem for problem, present in problems.items() if present]
-    if found:
-        raise InputError(f"a Llama cannot have {'; '.join(found)}; export without --as llama")
+    refuse(problems, "a Llama cannot have {}; export without --as llama")
+
+
+def refuse(problems: dict[str, bool], sentence: str) -> None:
+    """Raise the sentence with all problems that are present in its place for them."""
+    if found := [problem for problem, present in problems.items() if present]:
+        raise InputError(sentence.format("; ".join(found)))

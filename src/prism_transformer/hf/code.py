@@ -57,26 +57,18 @@ def _recipe() -> str:
     """The one class, as a plain dataclass."""
     text = (PACKAGE / "recipe.py").read_text("utf-8")
     names = (
-        "VOCAB_MULTIPLE",
-        "ROPE_BASE",
-        "RopeFrequencies",
-        "AttentionScale",
-        "AttentionKind",
-        "Norm",
-    )
+        "VOCAB_MULTIPLE", "ROPE_BASE", "RopeFrequencies", "AttentionScale", "AttentionKind", "Norm",
+    )  # fmt: skip
     values = [re.search(rf"^{name} = .*$", text, re.MULTILINE) for name in names]
     model = re.search(
         r"^class ModelConfig\(Section\):.*?(?=^class )", text, re.DOTALL | re.MULTILINE
     )
     assert model is not None
-    body = (
-        model[0]
-        .rstrip()
-        .replace(
-            '@model_validator(mode="after")\n    def _layers_fit(self)', "def __post_init__(self)"
-        )
-    )
-    body = body.replace("class ModelConfig(Section)", "@dataclass(frozen=True)\nclass ModelConfig")
-    body = re.sub(r" = Field\(.*\)", "", body)  # what can be derived, a folder's config has
-    assert "__post_init__" in body
+    body = re.sub(r" = Field\(.*\)", "", model[0].rstrip())  # a folder's config has what it derives
+    for pydantics, plain in {
+        "class ModelConfig(Section)": "@dataclass(frozen=True)\nclass ModelConfig",
+        '@model_validator(mode="after")\n    def _layers_fit(self)': "def __post_init__(self)",
+    }.items():
+        assert pydantics in body, "recipe.py was rewritten, and this has to follow"
+        body = body.replace(pydantics, plain)
     return RECIPE.format(values="\n".join(value[0] for value in values if value), model=body)

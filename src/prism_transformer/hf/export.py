@@ -1,4 +1,4 @@
-"""Out to Hugging Face: weights behind its interface, tokenizers, folders that stand alone."""
+"""Export to Hugging Face: a model and its tokenizer as a folder that needs nothing else."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from prism_transformer.hf.load import (
     read_model,
     read_tokenizer,
 )
-from prism_transformer.hf.modeling_masked import kind_of
+from prism_transformer.hf.modeling_masked import model_class
 from prism_transformer.hf.names import SCHEDULE, to_llama_names
 from prism_transformer.hf.vllm_plugin import cpu_note
 from prism_transformer.model import PrismLM
@@ -83,7 +83,7 @@ def to_hf(model: PrismLM, **fields: Any) -> AnyPrism:
     """The Hugging Face model with the weights of a native one."""
     config = PrismConfig.from_native(model.config, **fields)
     with torch.device("meta"):
-        wrapped = kind_of(config)(config)
+        wrapped = model_class(config)(config)
     weights = {name: weight.detach() for name, weight in model.state_dict().items()}
     return with_weights(wrapped, to_llama_names(weights, config.queries_per_kv))
 
@@ -126,31 +126,31 @@ class Opened:
     """A model in memory with what goes with it."""
 
     model: AnyPrism
-    words: Any | None = None
-    """its tokenizer"""
+    tokenizer: Any | None = None
+    """Hugging Face's"""
     note: str = ""
     """what a model card says of where it comes from"""
 
 
 def open_export(source: Source, tokenizer: str | None = None, seed: int | None = None) -> Opened:
     """Read whatever a user exports."""
-    words = read_tokenizer(tokenizer, required=True) if tokenizer else None
+    given = read_tokenizer(tokenizer, required=True) if tokenizer else None
     place = Path(fspath(source))
     if not place.exists():
         place = shipped_models().get(fspath(source), place)
     if place.is_dir() and seed is not None:
         raise InputError(f"{fspath(source)}: is a trained model; --seed is for recipes")
     if is_run(place):
-        return open_run(named_model(source), words)
+        return open_run(named_model(source), given)
     if (place / "config.json").is_file():
         if (config := read_config(str(place))).model_type != "prism":
             raise InputError(f"{place}: is a {config.model_type} model, not Prism")
-        model = read_model(kind_of(config), str(place))
-        return Opened(model, words or read_tokenizer(str(place), required=False))
+        model = read_model(model_class(config), str(place))
+        return Opened(model, given or read_tokenizer(str(place), required=False))
     if place.is_dir():
-        return open_native(load_model(place), words)
+        return open_native(load_model(place), given)
     recipe = load_recipe(fspath(source))
-    return open_native(PrismLM(recipe.model, recipe.train.seed if seed is None else seed), words)
+    return open_native(PrismLM(recipe.model, recipe.train.seed if seed is None else seed), given)
 
 
 @contextmanager
@@ -165,28 +165,27 @@ def as_hf(model: NamedModel) -> Iterator[str]:
         yield str(Path(folder) / "hf")
 
 
-def open_run(model: NamedModel, words: Any | None = None) -> Opened:
+def open_run(model: NamedModel, tokenizer: Any | None = None) -> Opened:
     """Read a run as it was at a checkpoint, with its tokenizer and its numbers."""
     assert model.run is not None
     assert model.checkpoint is not None
-    if words is None:
+    if tokenizer is None:
         recipe = read_run(model.run)
         mask = recipe.model.mask_token if recipe.train.objective == "masked" else None
-        words = to_hf_tokenizer(run_tokenizer(model.run, recipe), recipe.model.seq_len, mask)
-    numbers = _numbers(model.run, model.checkpoint)
-    return open_native(load_model(model.checkpoint), words, numbers)
+        tokenizer = to_hf_tokenizer(run_tokenizer(model.run, recipe), recipe.model.seq_len, mask)
+    note = _run_note(model.run, model.checkpoint)
+    return open_native(load_model(model.checkpoint), tokenizer, note)
 
 
-def open_native(model: PrismLM, words: Any | None = None, note: str = "") -> Opened:
-    """Wrap a native model that has the tokenizer ``words``."""
-    if words is not None and len(words) > model.config.vocab_rows:
-        raise InputError(
-            f"the tokenizer has {len(words)} tokens, the model only {model.config.vocab_rows} rows"
-        )
-    wrapped = to_hf(model, **{name: getattr(words, name, None) for name in SPECIAL_TOKENS})
-    if words is not None:
-        wrapped.config.num_tokens = len(words)
-    return Opened(wrapped, words, note)
+def open_native(model: PrismLM, tokenizer: Any | None = None, note: str = "") -> Opened:
+    """Wrap a native model, with its Hugging Face tokenizer where it has one."""
+    n_rows = model.config.vocab_rows
+    if tokenizer is not None and len(tokenizer) > n_rows:
+        raise InputError(f"the tokenizer has {len(tokenizer)} tokens, the model only {n_rows} rows")
+    wrapped = to_hf(model, **{name: getattr(tokenizer, name, None) for name in SPECIAL_TOKENS})
+    if tokenizer is not None:
+        wrapped.config.num_tokens = len(tokenizer)
+    return Opened(wrapped, tokenizer, note)
 
 
 def write_hf(opened: Opened, folder: Path, form: Form = "prism") -> None:
@@ -200,8 +199,8 @@ def write_hf(opened: Opened, folder: Path, form: Form = "prism") -> None:
         written.save_pretrained(place)
         if form == "code":
             _add_code(place)
-        if opened.words is not None:
-            opened.words.save_pretrained(place)
+        if opened.tokenizer is not None:
+            opened.tokenizer.save_pretrained(place)
         card = model_card(model, folder.resolve().name, opened.note, form)
         (place / "README.md").write_text(card, "utf-8")
 
@@ -243,7 +242,7 @@ def _engines(model: AnyPrism, form: Form) -> str:
     return f"{vllm}{note and f' ({note})'}.\n- llama.cpp: {file}."
 
 
-def _numbers(run: Path, checkpoint: Path) -> str:
+def _run_note(run: Path, checkpoint: Path) -> str:
     """What a model card says of a run."""
     recipe, state = read_run(run), read_state(checkpoint)
     data = recipe.data
@@ -269,16 +268,16 @@ def to_hf_tokenizer(tokenizer: Tokenizer, seq_len: int, mask: int | None = None)
     So has the mask, of a masked language model, whose number it is.
     """
     vocabulary, merges = _vocabulary(tokenizer)
-    for spare in range(len(vocabulary), tokenizer.end_of_text):  # ids that no text becomes
-        vocabulary[f"<|unused{spare}|>"] = spare
-    vocabulary[END_OF_TEXT] = tokenizer.end_of_text
     special = {"bos_token": END_OF_TEXT, "eos_token": END_OF_TEXT}
+    ids = {END_OF_TEXT: tokenizer.end_of_text}
     if mask is not None:
-        for spare in range(len(vocabulary), mask):
-            vocabulary[f"<|unused{spare}|>"] = spare
-        vocabulary[MASK] = mask
         # Texts of several lengths are filled up with what no text holds.
         special |= {"mask_token": MASK, "pad_token": END_OF_TEXT}
+        ids[MASK] = mask
+    for name, number in ids.items():
+        for spare in range(len(vocabulary), number):  # ids that no text becomes
+            vocabulary[f"<|unused{spare}|>"] = spare
+        vocabulary[name] = number
     backend = Backend(models.BPE(vocab=vocabulary, merges=merges))
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -287,8 +286,7 @@ def to_hf_tokenizer(tokenizer: Tokenizer, seq_len: int, mask: int | None = None)
         ]
     )
     backend.decoder = decoders.ByteLevel()
-    names = dict.fromkeys(special.values())
-    backend.add_special_tokens([AddedToken(n, special=True, normalized=False) for n in names])
+    backend.add_special_tokens([AddedToken(n, special=True, normalized=False) for n in ids])
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
         model_max_length=seq_len,
@@ -298,7 +296,7 @@ def to_hf_tokenizer(tokenizer: Tokenizer, seq_len: int, mask: int | None = None)
 
 
 def _vocabulary(tokenizer: Tokenizer) -> tuple[dict[str, int], list[tuple[str, str]]]:
-    """Tokens by their spelling, and the pairs that merge, first things first."""
+    """Tokens by their spelling, and the pairs that merge, in the order they are merged."""
     if isinstance(tokenizer, BpeTokenizer):
         model = json.loads(tokenizer.bpe.to_str())["model"]
         return dict(model["vocab"]), [(left, right) for left, right in model["merges"]]

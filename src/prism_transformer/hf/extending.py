@@ -86,11 +86,7 @@ def with_rope_scaling(model: Any, scaling: str) -> Any:
         raise InputError(f"--rope-scaling: {type(model).__name__} has no rotary positions to scale")
     context = config.max_position_embeddings
     try:
-        scaled_rope = {
-            "rope_type": kind,
-            "rope_theta": rope["rope_theta"],
-            "factor": times,
-        }
+        scaled_rope = {"rope_type": kind, "rope_theta": rope["rope_theta"], "factor": times}
         if kind != "linear":  # which knows no context
             scaled_rope["original_max_position_embeddings"] = context
         if kind == "ntk" and config.model_type != "prism":  # one width: another base is all

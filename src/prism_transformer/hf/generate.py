@@ -14,6 +14,7 @@ from prism_transformer.core.errors import InputError
 from prism_transformer.hf.load import (
     NamedModel,
     Source,
+    context_of,
     is_masked,
     named_model,
     quiet,
@@ -30,8 +31,8 @@ from prism_transformer.training.generate import generate as generate_from_run
 class _Pieces(TextStreamer):
     """Hands on each piece of text as soon as it is certain, and keeps all of it."""
 
-    def __init__(self, words: Any, stream: Callable[[str], None]) -> None:
-        super().__init__(words, skip_prompt=True, skip_special_tokens=True)
+    def __init__(self, tokenizer: Any, stream: Callable[[str], None]) -> None:
+        super().__init__(tokenizer, skip_prompt=True, skip_special_tokens=True)
         self.stream, self.pieces = stream, [""]
 
     def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
@@ -70,17 +71,17 @@ def generate(
     config = read_config(named.source).get_text_config()
     if is_masked(config):
         raise InputError(f"{named}: a masked language model fills gaps, it does not generate")
-    words: Any = read_tokenizer(named.source, required=True)
+    tokenizer: Any = read_tokenizer(named.source, required=True)
     where = find_device(device)
-    begin = _begin(named, words, prompt).to(where)
-    longest = getattr(config, "max_position_embeddings", None) or begin.shape[1] + tokens
+    begin = _begin(named, tokenizer, prompt).to(where)
+    longest = context_of(config) or begin.shape[1] + tokens
     room = longest - begin.shape[1]
     if room < 1:
         raise InputError(f"the prompt has {begin.shape[1]} tokens, the model sees {longest}")
     model = read_any(named.source).to(where)
     tell = stream or (lambda _piece: None)
     tell(prompt)
-    pieces, started = _Pieces(words, tell), perf_counter()
+    pieces, started = _Pieces(tokenizer, tell), perf_counter()
     drawn: dict[str, Any] = {"do_sample": False, "temperature": None, "top_k": None, "top_p": None}
     if temperature:
         drawn = {"do_sample": True, "temperature": temperature}
@@ -91,18 +92,18 @@ def generate(
         torch.manual_seed(seed)
         written = model.generate(
             begin, attention_mask=torch.ones_like(begin), max_new_tokens=min(tokens, room),
-            streamer=pieces, pad_token_id=words.eos_token_id, **drawn,
+            streamer=pieces, pad_token_id=tokenizer.eos_token_id, **drawn,
         )  # fmt: skip
     text = prompt + "".join(pieces.pieces)
     return Generated(text, written.shape[1] - begin.shape[1], perf_counter() - started)
 
 
-def _begin(named: NamedModel, words: Any, prompt: str) -> Tensor:
+def _begin(named: NamedModel, tokenizer: Any, prompt: str) -> Tensor:
     """The tokens (1, T) that a text begins with."""
-    begin = words(prompt, return_tensors="pt")["input_ids"] if prompt else torch.empty(1, 0)
+    begin = tokenizer(prompt, return_tensors="pt")["input_ids"] if prompt else torch.empty(1, 0)
     if begin.numel():
         return begin
-    first = words.bos_token_id if words.bos_token_id is not None else words.eos_token_id
+    first = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
     if first is None:
         raise InputError(f"{named}: has no token that begins a text; give a --prompt")
     return torch.tensor([[first]])

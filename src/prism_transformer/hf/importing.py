@@ -1,4 +1,4 @@
-"""In from Hugging Face: a Prism model becomes native, a Llama becomes Prism."""
+"""Import from Hugging Face: a Prism model becomes native, a Llama becomes Prism."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from transformers import LlamaForCausalLM, PreTrainedConfig
 from prism_transformer.core.disk import check_new
 from prism_transformer.core.errors import InputError
 from prism_transformer.core.progress import Tell, counted, silent
-from prism_transformer.hf.as_llama import SHARED_FIELDS
+from prism_transformer.hf.as_llama import SHARED_FIELDS, refuse
 from prism_transformer.hf.configuration_prism import ROPE_TYPES, PrismConfig
 from prism_transformer.hf.export import Opened, with_weights, write_hf
 from prism_transformer.hf.load import Source, read_config, read_model, read_tokenizer
-from prism_transformer.hf.modeling_masked import kind_of
+from prism_transformer.hf.modeling_masked import model_class
 from prism_transformer.hf.modeling_prism import PrismForCausalLM
 from prism_transformer.hf.names import to_native_names
 from prism_transformer.model import PrismLM
@@ -71,7 +71,7 @@ def import_model(
     if kind == "prism":
         if schedule or text:
             raise InputError(f"{name}: is a Prism model; --schedule and --text are for Llamas")
-        model = to_native(read_model(kind_of(config), name))
+        model = to_native(read_model(model_class(config), name))
         save_model(model, out)
         return Imported(out, model.config.schedule)
     if schedule is None:
@@ -85,18 +85,19 @@ def import_model(
 def _import_llama(
     source: str, out: Path, schedule: HeadSchedule, text: Path | None, tell: Tell
 ) -> Imported:
-    words = read_tokenizer(source, required=text is not None)
+    tokenizer = read_tokenizer(source, required=text is not None)
     llama = read_llama(source)
-    if words is not None and len(words) > llama.config.vocab_size:
-        raise InputError(f"{source}: has {len(words)} tokens for {llama.config.vocab_size} rows")
-    tokens = None if text is None else _tokens(text, words)
+    n_tokens, n_rows = None if tokenizer is None else len(tokenizer), llama.config.vocab_size
+    if n_tokens is not None and n_tokens > n_rows:
+        raise InputError(f"{source}: has {n_tokens} tokens for {n_rows} rows")
+    tokens = None if text is None else _tokens(text, tokenizer)
     before = None if tokens is None else _loss("loss before", llama, tokens, tell)
-    model = from_llama(llama, schedule, None if words is None else len(words))
+    model = from_llama(llama, schedule, n_tokens)
     after = None if tokens is None else _loss("loss after", model, tokens, tell)
     heads = llama.config.num_attention_heads
     done = Imported(out, schedule, heads, before, after)
     note = f"Converted from a Llama, {heads} heads in every layer, not trained since."
-    write_hf(Opened(model, words, note if done.n_changed else ""), out)
+    write_hf(Opened(model, tokenizer, note if done.n_changed else ""), out)
     return done
 
 
@@ -140,7 +141,7 @@ def to_native(model: Any) -> PrismLM:
         f"rope_type = {rope_type!r}": rope_type != "default",
         rows: config.vocab_size != native.vocab_rows,
     }
-    _refuse(problems, "a native model")
+    refuse(problems, "a native model does not support {}")
     with torch.device("meta"):
         bare = PrismLM(native)
     weights = to_native_names(model.state_dict())
@@ -174,7 +175,7 @@ def check_llama(config: PreTrainedConfig) -> None:
         "partial_rotary_factor": "partial_rotary_factor" in (config.rope_parameters or {}),
         "quantization_config": getattr(config, "quantization_config", None) is not None,
     }
-    _refuse(problems, "a Prism model")
+    refuse(problems, "a Prism model does not support {}")
 
 
 def from_llama(
@@ -203,9 +204,3 @@ def from_llama(
     model = with_weights(model, weights)
     model.generation_config = deepcopy(llama.generation_config)
     return model
-
-
-def _refuse(problems: dict[str, bool], wanted: str) -> None:
-    found = [name for name, present in problems.items() if present]
-    if found:
-        raise InputError(f"{wanted} does not support {'; '.join(found)}")

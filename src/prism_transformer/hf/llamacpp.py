@@ -1,4 +1,4 @@
-"""Out to llama.cpp: a GGUF file that a stock build runs.
+"""Export to llama.cpp: a GGUF file that a stock build runs.
 
 llama.cpp has an architecture, ``deci``, that is Llama with a head count for every layer, but with
 one head width. So every head is padded with zeros to one width: a channel pair for each rotary
@@ -21,6 +21,7 @@ from torch import Tensor
 from prism_transformer.core.disk import check_new, writing
 from prism_transformer.core.errors import InputError
 from prism_transformer.data.tokenizer import GPT2_PATTERN
+from prism_transformer.hf.as_llama import refuse
 from prism_transformer.hf.export import open_export
 from prism_transformer.hf.load import Source
 from prism_transformer.hf.modeling_prism import PrismForCausalLM
@@ -76,12 +77,12 @@ def export_gguf(
     out = Path(out)
     check_new(out)
     opened = open_export(source, tokenizer, seed)
-    return write_gguf(opened.model, opened.words, out, kind)
+    return write_gguf(opened.model, opened.tokenizer, out, kind)
 
 
-def write_gguf(model: PrismForCausalLM, words: Any, file: Path, kind: GgufType) -> Padding:
+def write_gguf(model: PrismForCausalLM, tokenizer: Any, file: Path, kind: GgufType) -> Padding:
     """Write weights and tokenizer as one new file."""
-    _check(model, words)
+    _check_form(model, tokenizer)
     gguf = _library()
     factors, pairs = rotary_slots(model)
     padding = padding_cost(model, 2 * len(factors))
@@ -91,7 +92,7 @@ def write_gguf(model: PrismForCausalLM, words: Any, file: Path, kind: GgufType) 
             file.parent.mkdir(parents=True, exist_ok=True)
             writer = gguf.GGUFWriter(partial, "deci")
             _write_config(writer, model, padding.width, kind)
-            _write_tokenizer(writer, words, model.config)
+            _write_tokenizer(writer, tokenizer, model.config)
             for name, weight in _tensors(model, factors, pairs):
                 _add(writer, name, weight, kind)
             writer.write_header_to_file()
@@ -222,19 +223,19 @@ def _write_config(writer: Any, model: PrismForCausalLM, width: int, kind: GgufTy
     writer.add_vocab_size(config.num_tokens or config.vocab_size)
 
 
-def _write_tokenizer(writer: Any, words: Any, config: Any) -> None:
+def _write_tokenizer(writer: Any, tokenizer: Any, config: Any) -> None:
     """Byte-level BPE as llama.cpp has it, of GPT-2's kind."""
     import gguf
 
-    vocabulary = {index: token for token, index in words.get_vocab().items()}
-    special = set(words.all_special_ids)
+    vocabulary = {index: token for token, index in tokenizer.get_vocab().items()}
+    special = set(tokenizer.all_special_ids)
     tokens, types = [], []
     for index in range(config.num_tokens or config.vocab_size):
         tokens.append(vocabulary.get(index, f"<|unused{index}|>"))
         unused = tokens[-1] == f"<|unused{index}|>"
         kind = gguf.TokenType.UNUSED if unused else gguf.TokenType.NORMAL
         types.append(gguf.TokenType.CONTROL if index in special else kind)
-    merges = json.loads(words.backend_tokenizer.to_str())["model"]["merges"]
+    merges = json.loads(tokenizer.backend_tokenizer.to_str())["model"]["merges"]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(tokens)
@@ -243,18 +244,19 @@ def _write_tokenizer(writer: Any, words: Any, config: Any) -> None:
     pairs = [each if isinstance(each, str) else " ".join(each) for each in merges]
     writer.add_token_merges(pairs or [f"{NEVER} {NEVER}"])
     for add, index in (
-        (writer.add_bos_token_id, words.bos_token_id),
-        (writer.add_eos_token_id, words.eos_token_id),
-        (writer.add_pad_token_id, words.pad_token_id),
+        (writer.add_bos_token_id, tokenizer.bos_token_id),
+        (writer.add_eos_token_id, tokenizer.eos_token_id),
+        (writer.add_pad_token_id, tokenizer.pad_token_id),
     ):
         if index is not None:
             add(index)
     writer.add_add_bos_token(False)
 
 
-def _check(model: PrismForCausalLM, words: Any) -> None:
+def _check_form(model: PrismForCausalLM, tokenizer: Any) -> None:
+    """Refuse, by name, what a GGUF file of this architecture cannot hold."""
     config = model.config
-    if words is None:
+    if tokenizer is None:
         raise InputError("a GGUF file holds its tokenizer: give one with --tokenizer")
     problems = {
         f"attention = {config.attention!r}": config.attention != "causal",
@@ -262,16 +264,14 @@ def _check(model: PrismForCausalLM, words: Any) -> None:
         "rope_frequencies = 'split', which differ from head to head": (
             config.rope_frequencies == "split"
         ),
-        "a tokenizer other than GPT-2's kind of byte-level BPE": not _is_gpt2s_kind(words),
+        "a tokenizer other than GPT-2's kind of byte-level BPE": not _is_gpt2s_kind(tokenizer),
     }
-    found = [problem for problem, present in problems.items() if present]
-    if found:
-        raise InputError(f"llama.cpp cannot have {'; '.join(found)}")
+    refuse(problems, "llama.cpp cannot have {}")
 
 
-def _is_gpt2s_kind(words: Any) -> bool:
+def _is_gpt2s_kind(tokenizer: Any) -> bool:
     """Whether text is cut by GPT-2's pattern and merged from bytes."""
-    backend = getattr(words, "backend_tokenizer", None)
+    backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         return False
     described = json.loads(backend.to_str())

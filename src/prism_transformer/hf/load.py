@@ -27,7 +27,7 @@ from prism_transformer.training.naming import check_name, no_such, shipped_model
 from prism_transformer.training.run import checkpoint_folder, checkpoints, is_run, read_run
 
 # Said, not left out: the libraries would ask whether code of the folder may run.
-OUR_CODE = {"trust_remote_code": False}
+NO_REMOTE_CODE = {"trust_remote_code": False}
 HUB_SECONDS = 10  # after which the hub counts as not reachable
 ALL = "all"  # every checkpoint of a run, in place of a checkpoint's name
 MODEL_FILES = ("config.json", "*.safetensors", "*.bin", "tokenizer*", "vocab*", "merges*")
@@ -115,16 +115,8 @@ def model_sums(model: NamedModel) -> dict[str, str]:
     """
     if model.run is not None and model.checkpoint is not None:
         return _run_sums(model.run, model.checkpoint)
-    folder, name = Path(model.source), model.source
-    if folder.is_dir() and not (folder / "config.json").is_file():
-        hint = (
-            f"`prism export {folder} OUT --tokenizer ...` makes one of it"
-            if (folder / CONFIG_FILE).is_file()
-            else "`prism train` makes a run, `prism export` a Hugging Face folder"
-        )
-        raise InputError(f"{folder}: is neither a run nor a Hugging Face folder; {hint}")
-    config = read_config(name)
-    read_tokenizer(name, required=True)
+    folder, config = Path(model.source), read_config(model.source)
+    read_tokenizer(model.source, required=True)
     if not folder.is_dir():
         return {"commit": str(getattr(config, "_commit_hash", None))}
     files = {file for pattern in MODEL_FILES for file in folder.glob(pattern)}
@@ -145,9 +137,14 @@ def read_config(source: str) -> Any:
     """The configuration of a Hugging Face model, by folder or hub name."""
     folder = Path(source)
     if folder.is_dir() and not (folder / "config.json").is_file():
-        raise InputError(f"{folder}: is neither a run nor a Hugging Face folder: no config.json")
+        hint = (
+            f"`prism export {folder} OUT --tokenizer ...` makes one of it"
+            if (folder / CONFIG_FILE).is_file()
+            else "`prism train` makes a run, `prism export` a Hugging Face folder"
+        )
+        raise InputError(f"{folder}: is neither a run nor a Hugging Face folder; {hint}")
     try:
-        return AutoConfig.from_pretrained(source, **OUR_CODE)
+        return AutoConfig.from_pretrained(source, **NO_REMOTE_CODE)
     except Exception as error:  # each configuration class fails in a way of its own
         raise InputError(f"{source}: not a Hugging Face model: {first_line(error)}") from None
 
@@ -156,7 +153,7 @@ def read_tokenizer(source: str, *, required: bool) -> Any | None:
     """The tokenizer of a folder or hub name; None where there is none and none is needed."""
     try:
         with quiet():
-            return AutoTokenizer.from_pretrained(source, **OUR_CODE)
+            return AutoTokenizer.from_pretrained(source, **NO_REMOTE_CODE)
     except Exception as error:  # each tokenizer class fails in a way of its own
         if required:
             raise InputError(f"{source}: has no tokenizer: {first_line(error)}") from None
@@ -171,7 +168,7 @@ def read_model(kind: Any, source: str, *, spare: bool = False, dtype: Any = "aut
     try:
         with quiet():
             model, info = kind.from_pretrained(
-                source, dtype=dtype, output_loading_info=True, **OUR_CODE
+                source, dtype=dtype, output_loading_info=True, **NO_REMOTE_CODE
             )
     except InputError:
         raise
@@ -195,6 +192,12 @@ def is_masked(config: Any) -> bool:
     return any(
         name.endswith("ForMaskedLM") for name in getattr(config, "architectures", None) or ()
     )
+
+
+def context_of(model: Any) -> int | None:
+    """Tokens that a Hugging Face model, or its config, was made for, where it says so."""
+    config = getattr(model, "config", model)
+    return getattr(config.get_text_config(), "max_position_embeddings", None)
 
 
 @contextmanager

@@ -5,31 +5,20 @@ Shapes as in ``modeling_prism.py``.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 from transformers.modeling_outputs import MaskedLMOutput
 from transformers.utils import can_return_tuple
 
 from prism_transformer.hf.configuration_prism import PrismConfig
-from prism_transformer.hf.modeling_prism import PrismForCausalLM, PrismModel, PrismPreTrainedModel
+from prism_transformer.hf.modeling_prism import PrismForCausalLM, PrismLanguageModel
 
 
-class PrismForMaskedLM(PrismPreTrainedModel):
+class PrismForMaskedLM(PrismLanguageModel):
     """The Prism Transformer as a masked language model."""
 
-    _tied_weights_keys: ClassVar[dict[str, str]] = {"lm_head.weight": "model.embed_tokens.weight"}
-
-    def __init__(self, config: PrismConfig) -> None:
-        if config.attention != "bidirectional":
-            raise ValueError(
-                f"attention = {config.attention!r}: a masked language model is bidirectional; "
-                "this one is a PrismForCausalLM"
-            )
-        super().__init__(config)
-        self.model = PrismModel(config)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        self.post_init()
+    attention = "bidirectional"
 
     @can_return_tuple
     def forward(
@@ -46,17 +35,15 @@ class PrismForMaskedLM(PrismPreTrainedModel):
             input_ids, attention_mask, position_ids, inputs_embeds=inputs_embeds, **kwargs
         )
         logits = self.lm_head(outputs.last_hidden_state)
-        loss = None
-        if labels is not None:
-            loss = self.loss_function(logits, labels, self.config.vocab_size, **kwargs)
+        size = self.config.vocab_size
         return MaskedLMOutput(
-            loss=loss,
+            loss=None if labels is None else self.loss_function(logits, labels, size, **kwargs),
             logits=logits,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
 
 
-def kind_of(config: PrismConfig) -> Any:
-    """The class of language models that a configuration is of."""
+def model_class(config: PrismConfig) -> Any:
+    """The class of the language model that a configuration describes."""
     return PrismForCausalLM if config.attention == "causal" else PrismForMaskedLM

@@ -262,22 +262,28 @@ class PrismModel(PrismPreTrainedModel):
         return found
 
 
-class PrismForCausalLM(PrismPreTrainedModel, GenerationMixin):
-    """The Prism Transformer as a language model."""
+class PrismLanguageModel(PrismPreTrainedModel):
+    """What the causal and the masked language model share: layers, and logits from them."""
 
+    attention: ClassVar[str]
+    """the only one that a config may have"""
     _tied_weights_keys: ClassVar[dict[str, str]] = {"lm_head.weight": "model.embed_tokens.weight"}
-    _tp_plan: ClassVar[dict[str, str]] = LlamaForCausalLM._tp_plan
 
     def __init__(self, config: PrismConfig) -> None:
-        if config.attention != "causal":
-            raise ValueError(
-                f"attention = {config.attention!r}: sees what it would generate; this model is a "
-                "PrismForMaskedLM"
-            )
+        if config.attention != self.attention:
+            other = "PrismForCausalLM" if config.attention == "causal" else "PrismForMaskedLM"
+            raise ValueError(f"attention = {config.attention!r}: this one is a {other}")
         super().__init__(config)
         self.model = PrismModel(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()
+
+
+class PrismForCausalLM(PrismLanguageModel, GenerationMixin):
+    """The Prism Transformer as a language model."""
+
+    attention = "causal"
+    _tp_plan: ClassVar[dict[str, str]] = LlamaForCausalLM._tp_plan
 
     @can_return_tuple
     def forward(
@@ -297,11 +303,9 @@ class PrismForCausalLM(PrismPreTrainedModel, GenerationMixin):
         outputs = self.model(*inputs, use_cache=use_cache, **kwargs)
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.lm_head(outputs.last_hidden_state[:, kept, :])
-        loss = None
-        if labels is not None:
-            loss = self.loss_function(logits, labels, self.config.vocab_size, **kwargs)
+        size = self.config.vocab_size
         return CausalLMOutputWithPast(
-            loss=loss,
+            loss=None if labels is None else self.loss_function(logits, labels, size, **kwargs),
             logits=logits,
             past_key_values=outputs.past_key_values,
             hidden_states=outputs.hidden_states,

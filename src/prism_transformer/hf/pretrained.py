@@ -7,7 +7,7 @@ from pathlib import Path
 from prism_transformer.core.errors import InputError
 from prism_transformer.hf.importing import to_native
 from prism_transformer.hf.load import Source, named_model, read_config, read_model
-from prism_transformer.hf.modeling_masked import kind_of
+from prism_transformer.hf.modeling_masked import model_class
 from prism_transformer.models.weights import CONFIG_FILE, load_model
 from prism_transformer.training.checkpoint import SUMS_FILE, check_checkpoint
 from prism_transformer.training.run import is_run
@@ -39,7 +39,7 @@ def pretrained(source: Source) -> Start:
         raise InputError(
             f"{named.source}: is a {kind} model, not Prism{way if kind == 'llama' else ''}"
         )
-    model = read_model(kind_of(config), named.source)
+    model = read_model(model_class(config), named.source)
     try:
         return Start(str(named), to_native(model))
     except InputError as error:

@@ -29,7 +29,7 @@ RATE = "optim.lr"
 
 @dataclass(frozen=True)
 class Evidence:
-    """What one study, or a closed form, says of a claim; it decides unless something is against."""
+    """What one study, or a closed form, says of a claim; it decides unless ``why_not`` is given."""
 
     source: str
     judged: Judged

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from prism_transformer.core.table import Column, Interval, Row, Table, Value, words
+from prism_transformer.core.table import Column, Row, Table, Value, words
 from prism_transformer.eval.retrieval import CHOICES, DEPTHS, LENGTHS, task_name
 from prism_transformer.figures.comparisons import by_length
 from prism_transformer.figures.style import Tones
 from prism_transformer.reporting.answers import minus, rises_said
+from prism_transformer.reporting.contrasts import cells
 from prism_transformer.reporting.exhibits import NATS, Drawing, drawing, make_table, over_seeds
 from prism_transformer.reporting.views import View
 from prism_transformer.study import metrics
@@ -19,16 +20,18 @@ from prism_transformer.study.metrics import NO_SCALING
 from prism_transformer.study.sentences import sentence
 
 LONGER = "a study with `times` in [loss]"
+RISES = (
+    Column("pairs"), Column("difference", NATS, 4, sign=True), Column("95 % interval", NATS, 4),
+    Column("pooled 95 % interval", NATS, 4), Column("p", places=3),
+    Column("adjusted p", places=3), Column("pooled p", places=3), *words("verdict"),
+)  # fmt: skip
 RETRIEVE = "prism eval RUN --tasks passkey,needle, then prism study collect"
 
 
 def rises(views: Sequence[View]) -> Table:
     """Contrasts of how much the loss rises at the longest length, for each scaling."""
     columns = [
-        *words("study", SCALING, "contrast", "what"), Column("length", "tokens"), Column("pairs"),
-        Column("difference", NATS, 4, sign=True), Column("95 % interval", NATS, 4),
-        Column("pooled 95 % interval", NATS, 4), Column("p", places=3),
-        Column("adjusted p", places=3), Column("pooled p", places=3), *words("verdict"),
+        *words("study", SCALING, "contrast", "what"), Column("length", "tokens"), *RISES,
     ]  # fmt: skip
     found = [(view, view.lengths) for view in views if view.lengths]
     rows = [row for view, lengths in found for row in _contrasts(view, lengths)]
@@ -46,19 +49,12 @@ def rises(views: Sequence[View]) -> Table:
 
 def _contrasts(view: View, found: Lengths) -> Iterator[Row]:
     for each in found.contrasts:
-        test, pooled = each.difference, each.pooled
-        if test is None:
-            continue
-        side = "lower" if test.mean < 0 else "higher"
-        yield {
-            "study": view.name, SCALING: str(each.values[SCALING]), "contrast": each.name,
-            "what": described(each.weights), "length": found.longest, "pairs": test.n,
-            "difference": test.mean, "95 % interval": Interval(test.low, test.high),
-            "pooled 95 % interval": Interval(pooled.low, pooled.high) if pooled else None,
-            "p": test.p, "adjusted p": each.adjusted_p,
-            "pooled p": pooled.adjusted_p if pooled else None,
-            "verdict": side if each.decided else "undecided",
-        }  # fmt: skip
+        if known := cells(each):
+            yield {
+                "study": view.name, SCALING: str(each.values[SCALING]), "contrast": each.name,
+                "what": described(each.weights), "length": found.longest,
+                **{column.key: known[column.key] for column in RISES},
+            }  # fmt: skip
 
 
 def length_figure(view: View, tones: Tones) -> Drawing | None:

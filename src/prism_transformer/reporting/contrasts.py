@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import inf
+from types import MappingProxyType
 
-from prism_transformer.core.table import Column, Interval, Row, Table, Value, signed, words
+from prism_transformer.core.table import Column, Row, Table, Value, signed, words
 from prism_transformer.figures.chart import Chart
 from prism_transformer.figures.comparisons import intervals
 from prism_transformer.figures.style import REST, Tones
 from prism_transformer.reporting.answers import arm_sentences, contrast_sentences
-from prism_transformer.reporting.exhibits import NATS, STUDY, Drawing, drawing, make_table
+from prism_transformer.reporting.exhibits import NATS, STUDY, Drawing, drawing, interval, make_table
 from prism_transformer.reporting.views import View
 from prism_transformer.study.contrasts import Contrast, described
 from prism_transformer.study.envelope import AT_BEST
@@ -23,6 +23,7 @@ NOTE = (
     "pooled p: t test by the pooled error, after Holm, which decides where so few seeds have no "
     "sign-flip p that could."
 )
+NO_PAPERS: Mapping[str, float | None] = MappingProxyType({})
 MOST_ROWS = 8  # that a figure at the top of a page has room for
 BEARS = [
     Column("pairs"), Column("difference", NATS, 4, sign=True), Column("95 % interval", NATS, 4),
@@ -43,7 +44,7 @@ def differences(views: Sequence[View]) -> Table:
         {"study": view.name, "arm": arm, **found, "paper's": view.paper_gap(arm)}
         for view in views
         for arm in view.others
-        if (found := _bears(view.compared[arm]))
+        if (found := cells(view.compared[arm]))
     ]
     note = f"Validation loss, arm minus baseline of the same seed: negative is better. {NOTE}"
     title = "Differences to the baseline"
@@ -57,14 +58,14 @@ def contrasts(views: Sequence[View]) -> Table:
         {"study": view.name, "contrast": each.name, "what": described(each.weights), **found}
         for view in views
         for each in view.contrasts
-        if (found := _bears(each))
+        if (found := cells(each))
     ]
     rows += [
         {"study": view.facts.name, "contrast": f"{each.name}, {AT_BEST} rate",
          "what": described(each.weights), **found}
         for view in views
         for each in (view.envelope.contrasts if view.envelope else ())
-        if (found := _bears(each))
+        if (found := cells(each))
     ]  # fmt: skip
     note = f"Validation loss, weighted by arm, within seeds. {NOTE}"
     fill, missing = "a study with [contrasts]", "no study has contrasts with complete seeds"
@@ -78,13 +79,10 @@ def overview(studies: Sequence[Sequence[View]]) -> Table:
 
     Of a sweep over learning rates these are arms at their best ones.
     """
-    columns = [
-        *words("study", "contrast"), Column("difference", NATS, 4, sign=True),
-        Column("95 % interval", NATS, 4), Column("seeds"), *words("verdict"),
-    ]  # fmt: skip
+    shown = ("difference", "95 % interval", "pairs", "verdict")
+    columns = (*words("study", "contrast"), *(each for each in BEARS if each.key in shown))
     rows: list[Row] = []
-    for views in studies:
-        first = views[0]
+    for first, *_ in studies:
         if first.envelope and first.envelope.contrasts:
             asked = first.envelope.contrasts
         else:
@@ -92,36 +90,29 @@ def overview(studies: Sequence[Sequence[View]]) -> Table:
         # A study may name what is compared anyway.
         distinct = {tuple(sorted(each.weights.items())): each for each in reversed(asked)}
         rows += [
-            {"study": first.facts.name, "contrast": described(each.weights),
-             "difference": test.mean, "95 % interval": Interval(test.low, test.high),
-             "seeds": test.n, "verdict": _verdict(each)}
+            {"study": first.facts.name, "contrast": described(each.weights)}
+            | {key: found[key] for key in shown}
             for each in reversed(distinct.values())
-            if (test := each.difference)
-        ]  # fmt: skip
-    return Table("overview", tuple(columns), tuple(rows))
+            if (found := cells(each))
+        ]
+    return Table("overview", columns, tuple(rows))
 
 
-def _bears(contrast: Contrast) -> dict[str, Value]:
-    """The cells of a contrast; none where no seed is complete."""
+def cells(contrast: Contrast) -> dict[str, Value]:
+    """What a contrast can bear, under the headings of ``BEARS``; {} where no seed is complete."""
     test, pooled = contrast.difference, contrast.pooled
     if test is None:
         return {}
     return {
-        "pairs": test.n, "difference": test.mean, "95 % interval": Interval(test.low, test.high),
-        "pooled 95 % interval": Interval(pooled.low, pooled.high) if pooled else None,
+        "pairs": test.n, "difference": test.mean, "95 % interval": interval(test),
+        "pooled 95 % interval": interval(pooled),
         "degrees of freedom": pooled.freedom if pooled else None, "s.d. of pairs": test.sd,
         "least detectable": pooled.detectable if pooled else test.detectable, "p": test.p,
         "adjusted p": contrast.adjusted_p, "p, Holm": contrast.holm_p,
         "pooled p": pooled.adjusted_p if pooled else None, "least possible p": test.p_floor,
-        "verdict": _verdict(contrast), "seed by seed": ", ".join(map(signed, test.differences)),
+        "verdict": ("lower" if test.mean < 0 else "higher") if contrast.decided else "undecided",
+        "seed by seed": ", ".join(map(signed, test.differences)),
     }  # fmt: skip
-
-
-def _verdict(contrast: Contrast) -> str:
-    test = contrast.difference
-    if test is None or not contrast.decided:
-        return "undecided"
-    return "lower" if test.mean < 0 else "higher"
 
 
 # -- figures -------------------------------------------------------------------------------------
@@ -132,10 +123,8 @@ def difference_figure(view: View, tones: Tones) -> Drawing:
     less = f"validation loss minus {view.baseline}'s"
     rows = {arm: view.compared[arm] for arm in view.others}
     papers = {arm: view.paper_gap(arm) for arm in view.others}
-    table = _by_seed(
-        view, "differences", "Final difference to the baseline", less, rows, papers,
-        missing="no complete pair of runs",
-    )  # fmt: skip
+    title = "Final difference to the baseline"
+    table = _by_seed(view, "differences", title, less, rows, papers)
     return _drawn(
         table, tones, f"Final loss minus {view.baseline}'s", arm_sentences(view)[: len(view.others)]
     )
@@ -150,20 +139,17 @@ def leading_figure(view: View, tones: Tones) -> Drawing | None:
     """Of many arms the main one and those that ended lowest; all stand in their own figure."""
     if not are_many(view):
         return None
-    known = {arm: each for arm in view.others if (each := view.compared[arm]).difference}
-    ranked = sorted((a for a in known if a != view.main), key=lambda arm: _mean(known[arm]))
-    shown = [*([view.main] if view.main in known else []), *ranked][:MOST_ROWS]
+    tests = {arm: view.compared[arm].difference for arm in view.others}
+    means = {arm: test.mean for arm, test in tests.items() if test}
+    ranked = sorted(means, key=lambda arm: (arm != view.main, means[arm]))  # the main arm first
+    shown = ranked[:MOST_ROWS]
     table = _by_seed(
         view, "leading", "Final difference to the baseline, lowest arms",
-        f"validation loss minus {view.baseline}'s", {arm: known[arm] for arm in shown},
-        {arm: view.paper_gap(arm) for arm in shown}, missing="no complete pair of runs",
-        more=f" The lowest of {len(known)} arms: being chosen for that flatters them.",
+        f"validation loss minus {view.baseline}'s", {arm: view.compared[arm] for arm in shown},
+        {arm: view.paper_gap(arm) for arm in shown},
+        more=f" The lowest of {len(means)} arms: being chosen for that flatters them.",
     )  # fmt: skip
     return _drawn(table, tones, f"Final loss minus {view.baseline}'s")
-
-
-def _mean(contrast: Contrast) -> float:
-    return contrast.difference.mean if contrast.difference else inf
 
 
 def points_figure(views: Sequence[View], tones: Tones) -> Drawing:
@@ -176,8 +162,7 @@ def points_figure(views: Sequence[View], tones: Tones) -> Drawing:
     }
     table = _by_seed(
         first, "points", "Final difference at each setting",
-        f"{first.main}'s loss minus {first.baseline}'s", rows, {},
-        missing="no complete pair of runs",
+        f"{first.main}'s loss minus {first.baseline}'s", rows,
     )  # fmt: skip
     own = tones.get(first.main or "", REST)
     return _drawn(table, dict.fromkeys(rows, own), f"{first.main} minus {first.baseline}")
@@ -189,7 +174,7 @@ def contrast_figure(view: View, tones: Tones) -> Drawing | None:
         return None
     rows = {each.name: each for each in view.contrasts}
     table = _by_seed(
-        view, "contrasts", "Final contrasts", "validation loss", rows, {},
+        view, "contrasts", "Final contrasts", "validation loss", rows,
         missing="no contrast has a complete seed",
     )  # fmt: skip
     firsts = {name: max(each.weights, key=each.weights.__getitem__) for name, each in rows.items()}
@@ -203,11 +188,12 @@ def _by_seed(
     title: str,
     name: str,
     contrasts: Mapping[str, Contrast],
-    papers: Mapping[str, float | None],
-    missing: str,
+    papers: Mapping[str, float | None] = NO_PAPERS,
+    *,
+    missing: str = "no complete pair of runs",
     more: str = "",
 ) -> Table:
-    """A row for each contrast, a column for each seed."""
+    """A row for each contrast, a column for each seed, and the paper's value where it has one."""
     seeds = [f"seed {seed}" for seed in view.facts.seeds]
     columns = [
         *words("arm"), Column("pairs"), Column("difference", NATS, 4, sign=True, name=name),
@@ -221,7 +207,7 @@ def _by_seed(
             rows.append({
                 **dict.fromkeys(seeds), **{f"seed {seed}": each for seed, each in paired},
                 "arm": label, "pairs": test.n, "difference": test.mean,
-                "95 % interval": Interval(test.low, test.high), "paper's": papers.get(label),
+                "95 % interval": interval(test), "paper's": papers.get(label),
             })  # fmt: skip
     note = "Small dots are seeds, bars the 95 % t interval of the mean; below 0 is better."
     if any(row["paper's"] is not None for row in rows):

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from math import hypot
 
-from prism_transformer.core.table import PAPER, Column, Interval, Row, Spread, Table, Value, words
+from prism_transformer.core.table import PAPER, Column, Row, Spread, Table, Value, words
 from prism_transformer.eval.tasks import BY_NAME
 from prism_transformer.figures.comparisons import MOST_BARS, bars, curves
 from prism_transformer.figures.profiles import LABELS, attention_pair
@@ -18,6 +18,7 @@ from prism_transformer.reporting.exhibits import (
     NATS,
     Drawing,
     drawing,
+    interval,
     make_table,
     over_seeds,
     seeds_note,
@@ -26,7 +27,7 @@ from prism_transformer.reporting.exhibits import (
 from prism_transformer.reporting.views import INFERENCE, MOST_ARMS, SHOWN, View, factor, percent
 from prism_transformer.schedules import paper
 from prism_transformer.study import metrics
-from prism_transformer.study.benchmarks import Clustered, ScoreDifference
+from prism_transformer.study.benchmarks import ScoreDifference
 
 EVALUATE = "prism eval RUN, then prism study collect"
 DIAGNOSTIC_NOTE = (
@@ -141,23 +142,19 @@ def _difference(view: View, arm: str, one: ScoreDifference) -> Row:
     return {
         "study": view.name, "arm": arm, "task": one.task, "metric": one.metric, "pairs": test.n,
         "difference": by * test.mean,
-        "95 % interval over seeds": Interval(by * test.low, by * test.high),
+        "95 % interval over seeds": interval(test, by),
         "least detectable": by * test.detectable,
         "items": items.n_items if items else None,
-        "95 % interval over items": Interval(by * items.low, by * items.high) if items else None,
+        "95 % interval over items": interval(items, by),
         "p over items": items.p if items else None,
         "clusters": clusters.n if clusters else None,
-        "95 % interval over clusters": _scaled(clusters, by),
+        "95 % interval over clusters": interval(clusters, by),
         "p over clusters": clusters.p if clusters else None,
-        "95 % interval over clusters and seeds": _scaled(crossed, by),
+        "95 % interval over clusters and seeds": interval(crossed, by),
         "p over clusters and seeds": crossed.p if crossed else None,
         "adjusted p": items.adjusted_p if items else None,
         "paper's difference": _paper_difference(view, arm, one.task),
     }  # fmt: skip
-
-
-def _scaled(found: Clustered | None, by: float) -> Interval | None:
-    return Interval(by * found.low, by * found.high) if found else None
 
 
 def _paper_difference(view: View, arm: str, task: str) -> float | None:
@@ -211,7 +208,8 @@ def attention_figure(view: View, tones: Tones) -> Drawing:
     base = spreads(found[view.baseline]) if known else []
     rows: list[Row] = [
         {"arm": arm, "layer": layer, "distance": own, "seeds": wide.shape[1],
-         "difference": _less(own, other) if arm != view.baseline else None}
+         "difference": None if arm == view.baseline else
+         Spread(own.mean - other.mean, hypot(own.sd, other.sd))}
         for arm, wide in (found.items() if known else ())
         for layer, own, other in zip(wide.index, spreads(wide), base, strict=False)
     ]  # fmt: skip
@@ -228,10 +226,6 @@ def attention_figure(view: View, tones: Tones) -> Drawing:
     n_progressive = view.layers_below_base(pair[1])
     draw = partial(attention_pair, pair=pair, tones=tones, n_progressive=n_progressive)
     return drawing(table, draw, alt=_extremes(table, pair) if rows else "")
-
-
-def _less(own: Spread, other: Spread) -> Spread:
-    return Spread(own.mean - other.mean, hypot(own.sd, other.sd))
 
 
 def _extremes(table: Table, pair: tuple[str, str]) -> str:
@@ -297,10 +291,9 @@ def inference(views: Sequence[View]) -> Table:
             row: dict[str, Value] = {"study": view.name, "arm": arm, "seeds": seeds}
             for kind, rate in rates.items():
                 found = view.inference_ratio(arm, kind)
-                change = percent(found) if found else None
-                row[kind] = over_seeds(rate[arm])
-                row[f"{kind}, change"] = change[0] if change else None
-                row[f"{kind}, 95 % interval"] = Interval(*change[1:]) if change else None
+                change, ends = percent(found) if found else (None, None)
+                row |= {kind: over_seeds(rate[arm]), f"{kind}, change": change}
+                row[f"{kind}, 95 % interval"] = ends
             rows.append(row)
     note = (
         "One sequence at a time: prefill reads a whole context, decoding writes after a prompt; "

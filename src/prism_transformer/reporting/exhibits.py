@@ -1,4 +1,4 @@
-"""A table or a figure of a report: how each is made from studies, and what it says of itself.
+"""Tables and figures of a report: what the modules by topic make them with.
 
 A figure is drawn from one table, which it carries: title, note, command, and every number that is
 drawn. Where the table has no rows, both say what is missing and which command makes it.
@@ -7,11 +7,12 @@ drawn. Where the table has no rows, both say what is missing and which command m
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import pandas as pd
 
-from prism_transformer.core.table import Column, Row, Spread, Table
+from prism_transformer.core.table import Column, Interval, Row, Spread, Table
 from prism_transformer.figures.chart import Chart, listed
 from prism_transformer.reporting.views import View
 from prism_transformer.study.statistics import summarise
@@ -71,6 +72,25 @@ def drawing(
     chart = draw(table)
     words = alt or f"{lead or table.title}: {listed(chart.ends)}"
     return Drawing(table, chart, words, tuple(says))
+
+
+def in_nats(columns: Iterable[Column]) -> list[Column]:
+    """Columns of a study's own table with the unit of loss as a report writes it."""
+    return [replace(each, unit=NATS) if each.unit else each for each in columns]
+
+
+class Ends(Protocol):
+    """What has both ends of an interval: a paired test, a pooled one, the effect of a layer."""
+
+    @property
+    def low(self) -> float: ...
+    @property
+    def high(self) -> float: ...
+
+
+def interval(found: Ends | None, times: float = 1.0) -> Interval | None:
+    """A cell with both ends; none where nothing was found."""
+    return Interval(times * found.low, times * found.high) if found else None
 
 
 def over_seeds(values: Iterable[float]) -> Spread | None:

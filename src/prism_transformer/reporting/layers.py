@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import isnan, nan
 
-from prism_transformer.core.table import Column, Interval, Row, Table, signed, words
+from prism_transformer.core.table import Column, Row, Table, signed, words
 from prism_transformer.figures.comparisons import intervals
 from prism_transformer.figures.style import REST, Tones
 from prism_transformer.reporting.answers import minus
-from prism_transformer.reporting.exhibits import NATS, Drawing, drawing, make_table
+from prism_transformer.reporting.exhibits import (
+    NATS,
+    Drawing,
+    drawing,
+    in_nats,
+    interval,
+    make_table,
+)
 from prism_transformer.reporting.views import View
 from prism_transformer.study.factorial import LayerEffects
 from prism_transformer.study.sentences import layers_said
@@ -47,8 +53,7 @@ def _joined(
     key: str, title: str, made: dict[str, Table], empty: Table, views: Sequence[View], note: str
 ) -> Table:
     """The tables of several studies as one."""
-    own = (replace(each, unit=NATS) if each.unit else each for each in empty.columns)
-    columns = [*words("study"), *own]
+    columns = [*words("study"), *in_nats(empty.columns)]
     rows: list[Row] = [{"study": name, **row} for name, table in made.items() for row in table.rows]
     factorial = [view for view in views if view.layers]
     return make_table(
@@ -67,12 +72,12 @@ def layer_figure(view: View, tones: Tones) -> Drawing | None:
     ]  # fmt: skip
     rows: list[Row] = [
         {"arm": f"layer {layer}", "effect": each.mean, "paper's": None,
-         "95 % interval": Interval(each.low, each.high)}
+         "95 % interval": interval(each)}
         for layer, each in enumerate(found.layers)
     ]  # fmt: skip
     rows += [
         {"arm": f"{arm}, residual", "effect": each.residual, "paper's": None,
-         "95 % interval": Interval(each.low, each.high)}
+         "95 % interval": interval(each)}
         for arm, each in found.held_out.items()
     ]  # fmt: skip
     table = make_table(

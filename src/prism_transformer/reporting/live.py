@@ -101,5 +101,5 @@ def _is_news(event: Event) -> bool:
     while isinstance(event, Of):
         event = event.event
     if isinstance(event, Measured):
-        return "val_loss" in event.row
+        return event.row["kind"] == "val"
     return isinstance(event, Begun | Left)

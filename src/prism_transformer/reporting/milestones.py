@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from prism_transformer.core.table import Column, Interval, Row, Table, words
-from prism_transformer.reporting.exhibits import make_table, over_seeds
+from prism_transformer.core.table import Column, Row, Table, words
+from prism_transformer.reporting.exhibits import interval, make_table, over_seeds
 from prism_transformer.reporting.views import SHOWN, View, factor
 from prism_transformer.study import metrics
 from prism_transformer.study.collected import finite
@@ -39,8 +39,7 @@ def milestones(views: Sequence[View]) -> Table:
 
 def shares(view: View) -> list[float]:
     """Shares of training at which a study measured something, its end included; none else."""
-    names = {str(name) for name in view.collected.table["metric"].unique()}
-    found = {float(name.rpartition(metrics.AT)[2]) for name in names if metrics.AT in name}
+    found = {float(share) for _, share in _early(view)}
     return [*sorted(found), 1.0] if found else []
 
 
@@ -52,22 +51,19 @@ def _rows(view: View, share: float) -> Iterator[Row]:
             value = over_seeds(wide[arm])
             if value is None:
                 continue
-            test = (
-                None
-                if arm == view.baseline or both.empty
-                else paired(both[arm] - both[view.baseline])
-            )
+            alone = arm == view.baseline or both.empty
+            test = None if alone else paired(both[arm] - both[view.baseline])
             yield {
                 "study": view.name, "arm": arm, "training": 100 * share,
                 "tokens": steps * view.batch_tokens, "what": what, "pairs": len(both),
                 "value": value, "difference": test.mean if test else None,
-                "95 % interval": Interval(test.low, test.high) if test and test.n > 1 else None,
+                "95 % interval": interval(test) if test and test.n > 1 else None,
             }  # fmt: skip
 
 
 def _measured(view: View, share: float) -> Iterator[tuple[str, pd.DataFrame]]:
     """What has a number at some milestone: a row for each seed, a column for each arm."""
-    known = {str(name).partition(metrics.AT)[0] for name in _early(view)}
+    known = {name for name, _ in _early(view)}
     for task, metric in SHOWN.items():
         name = metrics.eval_score(task, metric)
         if name in known:
@@ -80,8 +76,10 @@ def _measured(view: View, share: float) -> Iterator[tuple[str, pd.DataFrame]]:
         yield "loss at the last positions", _by_seed(view, name, "last")
 
 
-def _early(view: View) -> list[str]:
-    return [name for name in view.collected.table["metric"].unique() if metrics.AT in name]
+def _early(view: View) -> set[tuple[str, str]]:
+    """Metrics that were measured before the end, each with the share of training."""
+    names = (str(name).rpartition(metrics.AT) for name in view.collected.table["metric"].unique())
+    return {(name, share) for name, at, share in names if at}
 
 
 def _by_seed(view: View, name: str, how: str) -> pd.DataFrame:

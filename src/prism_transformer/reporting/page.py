@@ -13,8 +13,9 @@ from markupsafe import Markup
 
 from prism_transformer.core.characters import KEPT, visible
 from prism_transformer.core.table import PAPER, markdown_code, markdown_text, to_markdown
+from prism_transformer.figures import page_css
 from prism_transformer.figures.chart import inline_svg
-from prism_transformer.figures.style import BASELINE, REST, TONES, look
+from prism_transformer.figures.style import BASELINE, REST, TONES
 from prism_transformer.models.cost import size_text
 from prism_transformer.reporting.claims import Result, counts
 from prism_transformer.reporting.contents import Report, StudyPart
@@ -91,7 +92,7 @@ def to_html(
         tones=(BASELINE, *TONES, REST),
         latex=to_latex,
         paper=PAPER,
-        style=Markup(look() + _asset("page.css")),
+        style=Markup(page_css() + _asset("page.css")),
         script=Markup(script),
         script_hash=b64encode(sha256(script.encode()).digest()).decode(),
         meanings=NAMES,

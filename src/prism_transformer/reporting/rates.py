@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from math import inf, isfinite
 
@@ -11,7 +10,7 @@ from prism_transformer.core.table import Column, Row, Table, Value, words
 from prism_transformer.figures.comparisons import against_rate
 from prism_transformer.figures.style import Tones
 from prism_transformer.reporting.answers import best_sentences, minus
-from prism_transformer.reporting.exhibits import NATS, Drawing, drawing, make_table
+from prism_transformer.reporting.exhibits import NATS, Drawing, drawing, in_nats, make_table
 from prism_transformer.reporting.views import View
 from prism_transformer.study.envelope import ArmRates, Envelope
 from prism_transformer.study.sentences import rates_said
@@ -33,8 +32,7 @@ def rates(views: Sequence[View]) -> Table:
     """Every arm that was tried at several rates."""
     found = [(view, view.envelope) for view in views if view.envelope]
     rows = [{"study": _name(view, each), **row} for view, each in found for row in each.table.rows]
-    columns = [*words("study"), *Envelope({}, (), (), tuned=True).table.columns]
-    columns = [replace(each, unit=NATS) if each.unit else each for each in columns]
+    columns = [*words("study"), *in_nats(Envelope({}, (), (), tuned=True).table.columns)]
     return make_table(
         "rates", "Learning rate of each arm", columns, rows, [view for view, _ in found],
         note=NOTE, fill=TUNE, missing="no arm was tried at several learning rates",

@@ -53,15 +53,15 @@ def views_of(studies: Sequence[Collected]) -> list[View]:
         for point in range(len(collected.points)):
             key = _key(collected.facts.name, point if len(collected.points) > 1 else None, keys)
             keys.add(key)
-            rows = {row.arm.name: row for row in comparison.rows if row.point == point}
-            asked = tuple(each for each in comparison.contrasts if each.point == point)
-            told = tuple(remarks(comparison))
-            rates, layers = _envelope(comparison, point), comparison.layers[point]
-            views.append(
-                View(
-                    collected, point, key, rows, asked, told, rates, layers, comparison.one_rate
-                )
-            )  # fmt: skip
+            views.append(View(
+                collected, point, key,
+                compared={row.arm.name: row for row in comparison.rows if row.point == point},
+                contrasts=tuple(each for each in comparison.contrasts if each.point == point),
+                remarks=tuple(remarks(comparison)),
+                envelope=_envelope(comparison, point),
+                layers=comparison.layers[point],
+                one_rate=comparison.one_rate,
+            ))  # fmt: skip
     return views
 
 

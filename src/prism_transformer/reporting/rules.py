@@ -293,10 +293,10 @@ def spread_contracts(view: View) -> Judged | None:
 # -- speed -----------------------------------------------------------------------------------------
 
 
-def _change(found: Ratio, able: str = "") -> str:
+def _change(found: Ratio, able: str) -> str:
     """A ratio of rates in percent, with its interval."""
-    mean, low, high = percent(found)
-    return f"{signed(mean, 2)} % ({span(low, high, len(found.ratios), 2)}{able})"
+    mean, ends = percent(found)
+    return f"{signed(mean, 2)} % ({span(ends.low, ends.high, len(found.ratios), 2)}{able})"
 
 
 def _equally_fast(arm: str, found: Ratio) -> Check:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from prism_transformer.core.table import PAPER, Column, Interval, Row, Table, words
+from prism_transformer.core.table import PAPER, Column, Row, Table, words
 from prism_transformer.figures.chart import listed
 from prism_transformer.figures.schedules import heads_map, staircases
 from prism_transformer.figures.style import Tones
@@ -61,7 +61,8 @@ def ablation(views: Sequence[View]) -> Table:
         for arm in view.arms:
             against = view.compared.get(arm)  # none of the baseline
             found = against.difference if against else None
-            speed = percent(against.throughput) if against and against.throughput else None
+            speed = against.throughput if against else None
+            change, ends = percent(speed) if speed else (None, None)
             known = view.paper_ablation(arm)
             rows.append({
                 "study": view.name, "arm": arm, "schedule": _described(view, arm),
@@ -70,8 +71,7 @@ def ablation(views: Sequence[View]) -> Table:
                 "validation loss": over_seeds(losses[arm]),
                 "difference": found.mean if found else None,
                 "paper's": view.paper_gap(arm),
-                "rate change": speed[0] if speed else None,
-                "95 % interval": Interval(*speed[1:]) if speed else None,
+                "rate change": change, "95 % interval": ends,
                 "paper's rate change": known.throughput_change if known else None,
             })  # fmt: skip
     note = "Differences and rates against the baseline of the same seed; negative loss is better."

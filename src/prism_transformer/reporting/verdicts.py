@@ -59,7 +59,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Judged:
-    """One view's word on a claim."""
+    """What the numbers of one study say of a claim."""
 
     checks: tuple[Check, ...]
     whole: bool = True
@@ -92,7 +92,7 @@ def together(checks: Sequence[Check], wanted: int = 0) -> Judged | None:
 
 
 def fact(words: str, holds: bool) -> Judged:
-    """What no noise can change."""
+    """The judgement of a fact that no noise can change, such as a count of parameters."""
     return Judged((Check(words, holds, against=float(holds), power=1.0),))
 
 
@@ -105,19 +105,17 @@ def below(values: Numbers, who: str, unit: str, effect: float, places: int = 4) 
     The power is that to see ``effect``, which is stated beforehand and never the one that was seen.
     """
     test = paired(values)
-    power = power_of(effect, test.n, test.sd)
-    able = _power(power, f"for {abs(effect):.{places}f}")
-    words = f"{who}: {told(test, unit, places, able)}"
-    return Check(words, test.high < 0, beyond(values, 0.0), power)
+    power, what = power_of(effect, test.n, test.sd), f"for {abs(effect):.{places}f}"
+    words = told(test, unit, places, _power(power, what))
+    return Check(f"{who}: {words}", test.high < 0, beyond(values, 0.0), power)
 
 
 def above(values: Numbers, who: str, unit: str, effect: float, places: int = 4) -> Check:
     """Whether a mean is above 0."""
     test = paired(values)
-    power = power_of(effect, test.n, test.sd)
-    able = _power(power, f"for {abs(effect):.{places}f}")
-    words = f"{who}: {told(test, unit, places, able)}"
-    return Check(words, test.low > 0, beyond(-np.asarray(values), 0.0), power)
+    power, what = power_of(effect, test.n, test.sd), f"for {abs(effect):.{places}f}"
+    words = told(test, unit, places, _power(power, what))
+    return Check(f"{who}: {words}", test.low > 0, beyond(-np.asarray(values), 0.0), power)
 
 
 def equal(
@@ -126,10 +124,9 @@ def equal(
     """Whether a mean is 0 within a margin: two one-sided t tests; beyond it speaks against it."""
     test, found = paired(values), equivalence(values, margin, grain)
     power = margin_power(margin, test.n, max(test.sd, grain / sqrt(12)))
-    able = _power(power, f"for equal ones within {margin:g}")
-    sides = (beyond(each, margin) for each in (np.asarray(values), -np.asarray(values)))
-    against = min(sides, default=nan)
-    return Check(f"{who}: {told(test, unit, places, able)}", found.equal, against, power)
+    words = told(test, unit, places, _power(power, f"for equal ones within {margin:g}"))
+    against = min(beyond(side, margin) for side in (np.asarray(values), -np.asarray(values)))
+    return Check(f"{who}: {words}", found.equal, against, power)
 
 
 def not_below(values: Numbers, margin: float, who: str, unit: str, places: int = 2) -> Check:
@@ -138,9 +135,8 @@ def not_below(values: Numbers, margin: float, who: str, unit: str, places: int =
     moved = np.asarray(values, dtype=float) + margin
     supports = beyond(moved, 0.0) / 2 < ALPHA  # no number is below it, of one pair
     power = margin_power(margin, test.n, test.sd, sides=1)
-    able = _power(power, f"for equal ones within {margin:g}")
-    words = f"{who}: {told(test, unit, places, able)}"
-    return Check(words, supports, beyond(-moved, 0.0), power)
+    words = told(test, unit, places, _power(power, f"for equal ones within {margin:g}"))
+    return Check(f"{who}: {words}", supports, beyond(-moved, 0.0), power)
 
 
 def beyond(values: Numbers, limit: float) -> float:

@@ -1,4 +1,4 @@
-"""What a report looks at: each study at each point of its sweep, asked in plain terms."""
+"""One study at one point of its sweep: the questions that tables, figures and claims ask it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
+from prism_transformer.core.table import Interval
 from prism_transformer.eval.tasks import ACCURACIES, BY_NAME, DIAGNOSTIC, shown_metrics
 from prism_transformer.models import cost
 from prism_transformer.recipe import Recipe
@@ -186,11 +187,6 @@ class View:
         """The main arm against the baseline."""
         return self.compared[self.main] if self.main else None
 
-    @property
-    def is_compared(self) -> bool:
-        """Whether any seed is complete in the main arm and in the baseline."""
-        return self.main_contrast is not None and self.main_contrast.difference is not None
-
     @cached_property
     def lengths(self) -> Lengths | None:
         """Losses in sequences longer than trained, where they were read."""
@@ -308,6 +304,6 @@ def factor(metric: str) -> float:
     return 100.0 if metric.startswith("acc") else 1.0
 
 
-def percent(found: Ratio) -> tuple[float, float, float]:
-    """By how much a ratio differs from 1: mean, low and high end."""
-    return 100 * (found.mean - 1), 100 * (found.low - 1), 100 * (found.high - 1)
+def percent(found: Ratio) -> tuple[float, Interval]:
+    """By how much a ratio differs from 1: the mean, and its interval."""
+    return 100 * (found.mean - 1), Interval(100 * (found.low - 1), 100 * (found.high - 1))
