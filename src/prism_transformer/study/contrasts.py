@@ -7,7 +7,7 @@ family: their p values are adjusted for all of them, over all points.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isclose, isfinite, nan
 from typing import TypeVar
@@ -26,7 +26,7 @@ from prism_transformer.study.collected import (
     finite,
 )
 from prism_transformer.study.metrics import FINAL_LOSS
-from prism_transformer.study.multiplicity import Blocks, Pooled, holm, max_t
+from prism_transformer.study.multiplicity import Blocks, Pooled, fit_blocks, holm, max_t
 from prism_transformer.study.statistics import ALPHA, Array, Paired, paired, seeds_needed
 
 Weights = Mapping[str, float]
@@ -173,6 +173,29 @@ def measured(
         pooled=pooled,
         seeds_needed=seeds_needed(contrast.effect, sd),
     )
+
+
+def contrasts_at(
+    facts: StudyFacts,
+    arms: Iterable[str],
+    point: int,
+    values: Facts,
+    losses: pd.DataFrame,
+    limit: float,
+) -> list[Contrast]:
+    """These arms against the baseline, then what the study names: measured, not adjusted yet."""
+    asked = {against(arm, facts.baseline): {arm: 1.0, facts.baseline: -1.0} for arm in arms}
+    asked |= {each.name: dict(each.weights) for each in contrasts_of(facts)}
+    blocks = fit_blocks(losses)
+    return [
+        measured(
+            Contrast(point, values, name, weights, effect=facts.effect, limit=limit),
+            losses,
+            blocks,
+            (),
+        )
+        for name, weights in asked.items()
+    ]
 
 
 def lost_runs(collected: Collected, point: int) -> tuple[Lost, ...]:

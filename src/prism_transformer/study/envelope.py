@@ -17,16 +17,9 @@ import pandas as pd
 
 from prism_transformer.core.table import Column, Interval, Row, Table, words
 from prism_transformer.study.collected import LEARNING_RATE, Collected, Facts, finite
-from prism_transformer.study.contrasts import (
-    Contrast,
-    adjust,
-    against,
-    contrasts_of,
-    lost_runs,
-    measured,
-)
-from prism_transformer.study.multiplicity import fit_blocks
-from prism_transformer.study.tuning import Array, BestRate, around_best, best_rate, pooled_noise
+from prism_transformer.study.contrasts import Contrast, adjust, contrasts_at, lost_runs
+from prism_transformer.study.statistics import Array
+from prism_transformer.study.tuning import BestRate, around_best, best_rate, pooled_noise
 
 AT_BEST = "each arm's best"  # what stands for the rate of a contrast of best against best
 FEWEST_RATES = 3
@@ -144,7 +137,10 @@ def _swept(collected: Collected, places: list[int], limit: float) -> Envelope:
     }
     frame = finite(pd.DataFrame(own, index=list(seeds)))
     values = {key: value for key, value in points[places[0]].items() if key != LEARNING_RATE}
-    return Envelope(values, seeds, arms, False, tuple(_contrasts(collected, values, frame, limit)))
+    facts, at = collected.facts, {**values, LEARNING_RATE: AT_BEST}
+    others = [arm for arm in collected.arms if arm != facts.baseline]
+    contrasts = adjust(contrasts_at(facts, others, -1, at, frame, limit))
+    return Envelope(values, seeds, arms, False, tuple(contrasts))
 
 
 def _arms(rates: dict[str, tuple[float, ...]], tables: dict[str, Array]) -> Iterator[ArmRates]:
@@ -157,21 +153,3 @@ def _arms(rates: dict[str, tuple[float, ...]], tables: dict[str, Array]) -> Iter
     for arm, table in tables.items():
         best = best_rate(rates[arm], whole[arm], noise) if len(whole[arm]) else None
         yield ArmRates(arm, rates[arm], tuple(tuple(map(float, row)) for row in table), best)
-
-
-def _contrasts(
-    collected: Collected, values: Facts, losses: pd.DataFrame, limit: float
-) -> Iterator[Contrast]:
-    """Arms against the baseline and as the study names them, each arm at its best rate."""
-    facts, at = collected.facts, {**values, LEARNING_RATE: AT_BEST}
-    asked = {against(arm, facts.baseline): {arm: 1.0, facts.baseline: -1.0} for arm in losses}
-    del asked[against(facts.baseline, facts.baseline)]
-    asked |= {each.name: dict(each.weights) for each in contrasts_of(facts)}
-    blocks = fit_blocks(losses)
-    found = [
-        measured(
-            Contrast(-1, at, name, weights, effect=facts.effect, limit=limit), losses, blocks, ()
-        )
-        for name, weights in asked.items()
-    ]
-    yield from adjust(found)

@@ -93,6 +93,16 @@ def t_interval(numbers: Array, confidence: float = CONFIDENCE) -> Array:
     return np.array((mean, mean - half, mean + half))
 
 
+def t_test(mean: float, error: float, freedom: int) -> tuple[float, float, float]:
+    """Bounds of the 95 % interval of a mean with this standard error, and its two-sided p.
+
+    The p is NaN where the error is 0.
+    """
+    half = float(special.stdtrit(freedom, (1 + CONFIDENCE) / 2)) * error
+    p = 2 * float(special.stdtr(freedom, -abs(mean) / error)) if error > 0 else nan
+    return mean - half, mean + half, p
+
+
 @dataclass(frozen=True)
 class Paired:
     """An arm minus its baseline, seed by seed."""

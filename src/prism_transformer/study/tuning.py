@@ -17,9 +17,8 @@ import numpy.typing as npt
 from scipy import special
 
 from prism_transformer.core.errors import InputError
-from prism_transformer.study.statistics import CONFIDENCE
-
-Array = npt.NDArray[np.float64]
+from prism_transformer.study.multiplicity import block_residuals
+from prism_transformer.study.statistics import CONFIDENCE, Array
 
 Edge = Literal["", "low", "high"]
 
@@ -120,8 +119,7 @@ def pooled_noise(tables: Sequence[Array]) -> Noise | None:
     """
     squares, freedom = 0.0, 0
     for table in tables:
-        rest = table - table.mean(0) - table.mean(1, keepdims=True) + table.mean()
-        squares += float((rest**2).sum())
+        squares += float((block_residuals(table) ** 2).sum())
         freedom += (table.shape[0] - 1) * (table.shape[1] - 1)
     return Noise(sqrt(squares / freedom), freedom) if freedom else None
 
