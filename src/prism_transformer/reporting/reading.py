@@ -9,6 +9,7 @@ from pathlib import Path
 from prism_transformer.core.errors import InputError
 from prism_transformer.core.progress import Tell, silent
 from prism_transformer.reporting.views import MOST_ARMS, View
+from prism_transformer.study.best_rates import Envelope
 from prism_transformer.study.collected import (
     COLLECTED,
     LEARNING_RATE,
@@ -19,7 +20,6 @@ from prism_transformer.study.collected import (
     read_collected,
 )
 from prism_transformer.study.compare import Comparison, compare
-from prism_transformer.study.envelope import Envelope
 from prism_transformer.study.sentences import remarks
 from prism_transformer.training.run import RECIPE_FILE, is_run
 

@@ -20,6 +20,7 @@ from prism_transformer.core.errors import InputError
 from prism_transformer.core.table import Column, Interval, Row, Spread, Table, Value, words
 from prism_transformer.study import metrics
 from prism_transformer.study.benchmarks import ScoreDifference, Scores
+from prism_transformer.study.best_rates import Envelope, envelopes
 from prism_transformer.study.collected import (
     LEARNING_RATE,
     Collected,
@@ -39,7 +40,6 @@ from prism_transformer.study.contrasts import (
     lost_runs,
     measured,
 )
-from prism_transformer.study.envelope import Envelope, envelopes
 from prism_transformer.study.factorial import LayerEffects, layer_effects
 from prism_transformer.study.looks import Look, plan_looks
 from prism_transformer.study.multiplicity import Blocks, fit_blocks

@@ -2,7 +2,7 @@
 
 studies/NAME/
   study.toml    the study file as it was last used
-  rates.json    the learning rate of each arm, where the study tunes them (``rates.py``)
+  rates.json    the learning rate of each arm, where the study tunes them (``tuning.py``)
   tuning/       what found them: a study of its own
   runs/         a run folder for each cell of the plan
   queue.db      who works on what; can be made again from the run folders at any time
@@ -34,7 +34,11 @@ from prism_transformer.study.collected import (
 from prism_transformer.study.earlier import EarlierRun, find_earlier
 from prism_transformer.study.plan import Cell, Plan, make_plan
 from prism_transformer.study.queue import QUEUE_FILE, Queue, trial_key
-from prism_transformer.study.rates import (
+from prism_transformer.study.runs import StudyRun, check_fair, run_of
+from prism_transformer.study.selection import Arms, Seeds, select
+from prism_transformer.study.sharing import HEARTBEAT
+from prism_transformer.study.spec import StudyError, find_study
+from prism_transformer.study.tuning import (
     TUNING,
     Rates,
     find_rates,
@@ -43,10 +47,6 @@ from prism_transformer.study.rates import (
     with_rates,
     write_rates,
 )
-from prism_transformer.study.runs import StudyRun, check_fair, run_of
-from prism_transformer.study.selection import Arms, Seeds, select
-from prism_transformer.study.sharing import HEARTBEAT
-from prism_transformer.study.spec import StudyError, find_study
 from prism_transformer.training.run import reached
 
 STUDIES = Path("studies")  # where the folders of studies are unless a place is given

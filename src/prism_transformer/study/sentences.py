@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import isfinite, isnan
 
+from prism_transformer.study.best_rates import BestRate, Envelope
 from prism_transformer.study.collected import SearchFacts, StudyFacts
 from prism_transformer.study.compare import ArmContrast, Comparison, digits
 from prism_transformer.study.contrasts import PRISM, Contrast, Lost, against, described
-from prism_transformer.study.envelope import Envelope
 from prism_transformer.study.factorial import LayerEffects
 from prism_transformer.study.looks import false_alarms
 from prism_transformer.study.statistics import ALPHA, MOST_PAIRS, Paired
-from prism_transformer.study.tuning import BestRate
 
 
 def sentences(comparison: Comparison) -> list[str]:

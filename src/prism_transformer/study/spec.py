@@ -176,7 +176,7 @@ class TunedRates(Section):
 
 
 class TuneStage(Section):
-    """Each arm's own learning rate, found before the comparison: ``rates.py``."""
+    """Each arm's own learning rate, found before the comparison: ``tuning.py``."""
 
     optim: TunedRates
     seeds: list[Seed] = Field(min_length=1)
