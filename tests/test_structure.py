@@ -30,7 +30,7 @@ LADDERS: dict[str, list[str]] = {
     "study": [
         "metrics", "statistics", "multiplicity", "looks", "collected", "factorial", "benchmarks",
         "contrasts", "best_rates", "lengths", "compare", "sentences", "spec", "arms",
-        "plan", "selection", "earlier", "runs", "tuning", "numbers", "collect", "grouping",
+        "plan", "selection", "earlier", "runs", "tuning", "collect", "single_runs",
         "sharing", "storage", "queue", "folder", "forecast", "launch", "worker", "process", "pool",
         "api", "halving", "slurm",
     ],

@@ -35,8 +35,7 @@ def read_views(places: Sequence[Path], tell: Tell = silent) -> list[View]:
         studies += [read_collected(folder) for folder in folders]
         runs += [] if folders else _runs(place)
     if runs:
-        from prism_transformer.study.collect import collect_runs
-        from prism_transformer.study.grouping import group_runs
+        from prism_transformer.study.single_runs import collect_runs, group_runs
 
         studies += map(collect_runs, group_runs(runs, tell))
     return views_of(studies)

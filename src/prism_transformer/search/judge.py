@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,8 @@ from prism_transformer.search.ranking import (
 from prism_transformer.search.scores import BLOCKS, ONE_SHOT, AnyScores, find_scores
 from prism_transformer.study.collected import Collected, finite, read_collected
 from prism_transformer.study.factorial import levels
+
+Statistic = Callable[[Array, Array], float]  # of what was predicted and what is true, by schedule
 
 LEAST_ARMS = 4  # of which a ranking says anything at all
 EFFECTS, MEAN_HEADS, RANDOM, CEILING = "layer effects", "mean head count", "random", "ceiling"
@@ -177,50 +180,54 @@ def _judge(truth: Truth, scores: Sequence[AnyScores], left: list[str]) -> list[J
     return judged
 
 
-def _of_values(truth: Truth, name: str, values: Array) -> Judgement:
+def _judgement(
+    truth: Truth,
+    predictor: str,
+    runs: int,
+    value: Callable[[Statistic], float],
+    draw: Callable[[Statistic, np.random.Generator], float],
+) -> Judgement:
+    """Tau and regret, each as ``value`` gives it, with an interval of what ``draw`` resamples."""
+    n_seeds, n_arms = truth.losses.shape
+    tau, loss = ((value(each), interval(partial(draw, each))) for each in (kendall, regret))
+    return Judgement(truth.name, predictor, runs, n_arms, n_seeds, *tau, *loss)
+
+
+def _of_values(truth: Truth, predictor: str, values: Array) -> Judgement:
     """A predictor that never saw the stand-alone runs; values are (runs, schedules)."""
 
-    def draw(statistic: Callable[[Array, Array], float]) -> Callable[[np.random.Generator], float]:
-        def once(random: np.random.Generator) -> float:
-            arms = resampled(random, truth.losses.shape[1])
-            seeds = resampled(random, len(truth.losses))
-            runs = resampled(random, len(values))
-            return statistic(values[runs].mean(0)[arms], truth.losses[seeds].mean(0)[arms])
+    def draw(statistic: Statistic, random: np.random.Generator) -> float:
+        arms = resampled(random, truth.losses.shape[1])
+        seeds = resampled(random, len(truth.losses))
+        runs = resampled(random, len(values))
+        return statistic(values[runs].mean(0)[arms], truth.losses[seeds].mean(0)[arms])
 
-        return once
+    def value(statistic: Statistic) -> float:
+        return statistic(values.mean(0), truth.losses.mean(0))
 
-    mean, actual = values.mean(0), truth.losses.mean(0)
-    runs = 0 if name == MEAN_HEADS else len(values)
-    return Judgement(
-        truth.name, name, runs, *_size(truth), kendall(mean, actual), interval(draw(kendall)),
-        regret(mean, actual), interval(draw(regret)),
-    )  # fmt: skip
-
-
-def _size(truth: Truth) -> tuple[int, int]:
-    return truth.losses.shape[1], len(truth.losses)
+    runs = 0 if predictor == MEAN_HEADS else len(values)
+    return _judgement(truth, predictor, runs, value, draw)
 
 
 def _of_halves(
-    truth: Truth, name: str, runs: int, predict: Callable[[Array, Places], Array]
+    truth: Truth, predictor: str, runs: int, predict: Callable[[Array, Places], Array]
 ) -> Judgement:
     """A predictor that learns from one half of the seeds and is judged by the other."""
+    n_arms = truth.losses.shape[1]
 
-    def value(losses: Array, arms: Places, statistic: Callable[[Array, Array], float]) -> float:
+    def value(statistic: Statistic, arms: Places) -> float:
         def of(seen: Array, held: Array) -> float:
             return statistic(predict(seen, arms), held)
 
-        return split_mean(losses[:, arms], of)
+        return split_mean(truth.losses[:, arms], of)
 
-    def draw(statistic: Callable[[Array, Array], float]) -> Callable[[np.random.Generator], float]:
-        return lambda random: value(truth.losses, resampled(random, len(everything)), statistic)
-
-    everything = np.arange(truth.losses.shape[1], dtype=np.int64)
-    return Judgement(
-        truth.name, name, runs, *_size(truth),
-        value(truth.losses, everything, kendall), interval(draw(kendall)),
-        value(truth.losses, everything, regret), interval(draw(regret)),
-    )  # fmt: skip
+    return _judgement(
+        truth,
+        predictor,
+        runs,
+        lambda statistic: value(statistic, np.arange(n_arms, dtype=np.int64)),
+        lambda statistic, random: value(statistic, resampled(random, n_arms)),
+    )
 
 
 def _ceiling(truth: Truth) -> Judgement:
@@ -251,12 +258,9 @@ def _effects(truth: Truth) -> Judgement | None:
 def _random(truth: Truth) -> Judgement:
     """Chance: what any order of the schedules is worth."""
     actual = truth.losses.mean(0)
+    expected = {kendall: 0.0, regret: float(actual.mean() - actual.min())}
 
-    def draw(statistic: Callable[[Array, Array], float]) -> Callable[[np.random.Generator], float]:
-        return lambda random: statistic(random.permutation(len(actual)).astype(float), actual)
+    def draw(statistic: Statistic, random: np.random.Generator) -> float:
+        return statistic(random.permutation(len(actual)).astype(float), actual)
 
-    expected = float(actual.mean() - actual.min())
-    return Judgement(
-        truth.name, RANDOM, 0, *_size(truth), 0.0, interval(draw(kendall)), expected,
-        interval(draw(regret)),
-    )  # fmt: skip
+    return _judgement(truth, RANDOM, 0, expected.__getitem__, draw)

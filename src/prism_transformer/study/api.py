@@ -14,7 +14,7 @@ from pathlib import Path
 
 from prism_transformer.core.errors import InputError
 from prism_transformer.core.progress import Tell, silent
-from prism_transformer.study.collect import collect, collect_runs
+from prism_transformer.study.collect import collect
 from prism_transformer.study.collected import (
     COLLECTED,
     Collected,
@@ -26,9 +26,10 @@ from prism_transformer.study.compare import Comparison, compare
 from prism_transformer.study.folder import Source, StudyFolder, load_study
 from prism_transformer.study.forecast import shares_of
 from prism_transformer.study.queue import Queue
-from prism_transformer.study.runs import INFERENCE, CellFailed
+from prism_transformer.study.runs import CellFailed
 from prism_transformer.study.sentences import sentences
-from prism_transformer.study.sharing import ALONE, HEARTBEAT, Crew, Workers
+from prism_transformer.study.sharing import ALONE, HEARTBEAT, Crew, Workers, at_least_one
+from prism_transformer.study.single_runs import collect_runs
 from prism_transformer.study.spec import packaged_studies
 
 
@@ -178,9 +179,7 @@ def check_crew(study: StudyFolder, crew: Crew) -> None:
     """Refuse what no worker could use before anything is written."""
     from prism_transformer.training.device import settle
 
-    for name, value in (("processes", crew.processes), ("heartbeat", crew.heartbeat)):
-        if value is not None and value < 1:
-            raise InputError(f"{name} = {value}: give at least 1")
+    at_least_one(processes=crew.processes, heartbeat=crew.heartbeat)
     settle(study.plan.base, crew.device)
     shares_of(study, crew)
 
@@ -189,9 +188,7 @@ def _failures(study: StudyFolder) -> dict[str, str]:
     """Why runs failed, those included that were trained and could not be measured."""
     lack = "its speed of inference could not be measured"
     unmeasured = {
-        run.cell.name: f"{lack}; see {run.folder}.log"
-        for run in study.runs
-        if run.begun and run.to_do(run.cell.recipe.n_steps) == [INFERENCE]
+        run.cell.name: f"{lack}; see {run.folder}.log" for run in study.runs if run.lacks_only_speed
     }
     return unmeasured | study.failures()
 
@@ -244,5 +241,5 @@ def finish_queue(
     pool.run(more)
     if not on_gpu:
         worker.measure()
-    elif any(run.to_do(run.cell.recipe.n_steps) == [INFERENCE] for run in study.runs):
+    elif any(run.lacks_only_speed for run in study.runs):
         pool.measure()

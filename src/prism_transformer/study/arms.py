@@ -30,6 +30,7 @@ from prism_transformer.study.spec import (
     Study,
     StudyError,
     dotted,
+    step_at,
 )
 
 # What arms of one comparison must share: the data, the budget, and all that shapes the weights.
@@ -73,7 +74,7 @@ class Origin:
 
     def step(self, recipe: Recipe) -> int:
         """The step at which it leaves the other arm."""
-        return max(1, round(self.share * recipe.n_steps))
+        return step_at(recipe, self.share)
 
 
 @dataclass(frozen=True)

@@ -101,9 +101,8 @@ class StudyFolder:
     @property
     def left(self) -> list[tuple[Cell, int]]:
         """Cells of a tuning that are not done, each to its end; what diverged would so again."""
-        runs = [run for run in self.runs if not run.diverged]
-        steps = [(run, run.cell.recipe.n_steps) for run in runs]
-        return [(run.cell, n) for run, n in steps if run.queued(n)]
+        left = [run.cell for run in self.runs if not run.diverged and run.queued()]
+        return [(cell, cell.recipe.n_steps) for cell in left]
 
     def check_stuck(self) -> None:
         """Refuse to go on where an arm's rate cannot be found."""
@@ -115,8 +114,8 @@ class StudyFolder:
 
     def queue(self, heartbeat: int = HEARTBEAT) -> Queue:
         """The queue, which may be empty or not begun."""
-        elsewhere = [each.cell.name for each in self.earlier]
-        return Queue(self.plan, self.folder, self.storage, heartbeat, elsewhere)
+        collected = [each.cell.name for each in self.earlier]
+        return Queue(self.plan, self.folder, self.storage, heartbeat, collected)
 
     def begin(self, queue: Queue, cells: Sequence[tuple[Cell, int]] | None = None) -> None:
         """Put into the queue what is to do: all cells to their end, or these to a step each."""
@@ -129,7 +128,7 @@ class StudyFolder:
         self.keep_file()
         if cells is None:
             cells = [(cell, cell.recipe.n_steps) for cell in self.plan.cells]
-        cells = [(cell, until) for cell, until in cells if cell.name in queue.own]
+        cells = [(cell, until) for cell, until in cells if cell.name in queue.selected]
         done, undone = {}, set()
         for cell, until in cells:  # what run folders say, whatever a queue remembers
             run, key = self.run_of(cell), trial_key(cell.name, until)
@@ -177,7 +176,7 @@ class StudyFolder:
             elif name in failures:
                 state = f"failed: {failures[name]}"
             else:
-                todo = run.to_do(steps)
+                todo = run.to_do()
                 state = f"to do: {', '.join(todo)}" if todo else "done"
             # From metrics: a checkpoint may be an hour old, or not there yet.
             step, loss = reached(run.folder) if run.begun else (0, None)

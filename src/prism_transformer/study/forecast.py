@@ -35,7 +35,7 @@ def shares_of(study: StudyFolder, crew: Crew) -> Shares:
     from prism_transformer.training.device import find_device
 
     gpus = torch.cuda.device_count() if find_device(crew.device).type == "cuda" else 0
-    left = sum(bool(run.queued(run.cell.recipe.n_steps)) for run in study.runs)
+    left = sum(bool(run.queued()) for run in study.runs)
     together = crew.together(study.plan.study.processes)
     need = need_of((cell.recipe for cell in study.plan.cells), together)
     return share_out(this_machine(gpus), need, crew.workers, left)
@@ -99,7 +99,7 @@ def _tokens_scored(run: StudyRun) -> int:
         limit = study.eval.limit
         each = sum(n * (items if limit is None else min(limit, items)) for items, n in sizes)
         found += each * len(run.lacking("eval"))
-    if study.inference is not None and INFERENCE in run.to_do(recipe.n_steps):
+    if study.inference is not None and INFERENCE in run.to_do():
         each = study.inference.prompt + study.inference.new
         found += 2 * study.inference.rounds * each  # the arm and its baseline
     return found

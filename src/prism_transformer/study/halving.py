@@ -22,14 +22,17 @@ from prism_transformer.recipe import Recipe
 from prism_transformer.recipes.files import changed
 from prism_transformer.study.api import check_crew, finish_queue, prepare_data
 from prism_transformer.study.arms import Arm
+from prism_transformer.study.collected import beside_others
 from prism_transformer.study.compare import RATES_BESIDE
+from prism_transformer.study.earlier import EarlierRun
 from prism_transformer.study.folder import Source, StudyFolder, load_study
 from prism_transformer.study.plan import Plan
-from prism_transformer.study.runs import CellFailed
+from prism_transformer.study.runs import CellFailed, StudyRun
+from prism_transformer.study.selection import select
 from prism_transformer.study.sharing import ALONE, Crew
 from prism_transformer.study.spec import SearchStage, StudyError
 from prism_transformer.study.statistics import pareto
-from prism_transformer.training.run import read_environment, read_metrics
+from prism_transformer.training.run import read_environment
 
 CONFIRM = "confirm"  # folder of the runs with fresh seeds, in the study's
 DEFAULT_RUNG = 0.5  # of training, where nothing is known of a study's runs
@@ -103,7 +106,7 @@ def search_study(study: Source, crew: Crew = ALONE, *, tell: Tell = silent) -> I
     steps = rung_steps(plan.base, rungs.shares)
     for each in opened.earlier:  # who has no loss at a rung is refused now, not when it is reached
         for step in steps:
-            each.loss_and_rate(step)
+            each.values(step)
     check_crew(opened, crew)
     prepare_data(opened, tell)
     queue, alive = opened.queue(crew.heartbeat), list(plan.arms)
@@ -133,30 +136,24 @@ def confirming(study: Source, finalists: Sequence[str]) -> StudyFolder:
     stage = check_search(opened.plan)
     if not stage.confirm:
         raise StudyError(f"{opened.plan.file}: [search] has no seeds to `confirm` with")
-    plan = _confirming(opened.plan, stage, finalists)
-    return StudyFolder(plan, opened.folder / CONFIRM, opened.storage)
-
-
-def _confirming(plan: Plan, stage: SearchStage, finalists: Sequence[str]) -> Plan:
-    """Baseline and finalists with the seeds of the confirmation."""
-    names, first = {plan.study.baseline, *finalists}, plan.study.seeds[0]
-    cells = [cell for cell in plan.cells if cell.arm in names and cell.seed == first]
-    return replace(
+    names = [opened.plan.study.baseline, *finalists]
+    plan = select(opened.plan, opened.plan.study.seeds[:1], names)
+    cells = tuple(
+        replace(
+            cell, seed=seed, name=f"{cell.arm}-seed{seed}",
+            recipe=changed(cell.recipe, {"train.seed": seed}, f"{plan.file}: [search]"),
+        )
+        for seed in stage.confirm
+        for cell in plan.cells
+    )  # fmt: skip
+    plan = replace(
         plan,
         name=f"{plan.name}-{CONFIRM}",
         study=plan.study.model_copy(update={"seeds": list(stage.confirm), "looks": []}),
-        arms=tuple(arm for arm in plan.arms if arm.name in names),
-        cells=tuple(
-            replace(
-                cell, seed=seed, name=f"{cell.arm}-seed{seed}",
-                recipe=changed(cell.recipe, {"train.seed": seed}, f"{plan.file}: [search]"),
-            )
-            for seed in stage.confirm
-            for cell in cells
-        ),
-        contrasts=tuple(each for each in plan.contrasts if names.issuperset(each.weights)),
+        cells=cells,
         whole=None,
-    )  # fmt: skip
+    )
+    return StudyFolder(plan, opened.folder / CONFIRM, opened.storage)
 
 
 # -- when arms are dropped -------------------------------------------------------------------------
@@ -198,11 +195,7 @@ def early_correlations(study: StudyFolder) -> dict[int, float]:
     Over arms and seeds that are finished; none where they are too few.
     """
     n_steps, baseline = study.plan.base.n_steps, study.plan.study.baseline
-    curves = {(e.cell.arm, e.cell.seed): e.losses for e in study.earlier}
-    for run in study.runs:
-        if run.begun and run.step >= n_steps:
-            rows = [row for row in read_metrics(run.folder) if row["kind"] == "val"]
-            curves[run.cell.arm, run.cell.seed] = {row["step"]: row["loss"] for row in rows}
+    curves = {(e.cell.arm, e.cell.seed): e.losses for e in _trained(study, n_steps)}
     pairs = [
         (curve, curves[baseline, seed])
         for (arm, seed), curve in curves.items()
@@ -223,6 +216,11 @@ def early_correlations(study: StudyFolder) -> dict[int, float]:
     }
 
 
+def _trained(study: StudyFolder, step: int) -> list[StudyRun | EarlierRun]:
+    """Runs that are trained to a step at least, here or collected before."""
+    return [*(run for run in study.runs if run.begun and run.step >= step), *study.earlier]
+
+
 def check_search(plan: Plan) -> SearchStage:
     """The study's search, if it has one that can be run."""
     if plan.study.search is None:
@@ -241,25 +239,16 @@ def rung_steps(recipe: Recipe, shares: Sequence[float]) -> list[int]:
 
 def _beside_others(study: StudyFolder) -> bool:
     """Whether some run was trained beside others."""
-    return any(
-        session.get("workers", 1) > 1
-        for run in study.runs
-        if run.begun
-        for session in read_environment(run.folder)["sessions"]
-    )
+    begun = (run.folder for run in study.runs if run.begun)
+    return any(beside_others(read_environment(folder)["sessions"]) for folder in begun)
 
 
 def _judge(study: StudyFolder, arms: Sequence[Arm], step: int, keep: float) -> list[Standing]:
     """Arms by their difference to the baseline, best first; the baseline comes first of all."""
     baseline, names = study.plan.study.baseline, {arm.name for arm in arms}
     values = {
-        (run.cell.arm, run.cell.seed): run.values(step)
-        for run in study.runs
-        if run.cell.arm in names and run.begun and run.step >= step
-    }
-    values |= {
-        (each.cell.arm, each.cell.seed): each.loss_and_rate(step)
-        for each in study.earlier
+        (each.cell.arm, each.cell.seed): each.values(step)
+        for each in _trained(study, step)
         if each.cell.arm in names
     }
     found = []

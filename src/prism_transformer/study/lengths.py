@@ -12,7 +12,7 @@ import pandas as pd
 
 from prism_transformer.study.collected import Collected, finite
 from prism_transformer.study.contrasts import Contrast, adjust, contrasts_at
-from prism_transformer.study.metrics import LOSS_AT_LENGTH, NO_SCALING, loss_at_length
+from prism_transformer.study.metrics import AT, NO_SCALING, loss_at_length
 from prism_transformer.study.statistics import ALPHA
 
 ORDER = (NO_SCALING, "linear", "ntk", "yarn")
@@ -64,10 +64,10 @@ def lengths_of(
     collected: Collected, point: int, main: str | None, limit: float = ALPHA
 ) -> Lengths | None:
     """What a study says of longer sequences; None where it read none."""
-    names = collected.table["metric"].unique()
-    found = [str(name).removeprefix(f"{LOSS_AT_LENGTH}.") for name in names]
-    found = [one for one, name in zip(found, names, strict=True) if one != name and "@" not in one]
-    scalings = sorted(found, key=lambda name: (name not in ORDER, _place(name), name))
+    prefix = loss_at_length("")
+    names = [name for name in collected.table["metric"].unique() if name.startswith(prefix)]
+    found = [name.removeprefix(prefix) for name in names if AT not in name]  # at the end alone
+    scalings = sorted(found, key=lambda name: (_place(name), name))
     losses = {scaling: _losses(collected, scaling, point) for scaling in scalings}
     own = losses.get(NO_SCALING, {})
     if not own or sum(map(len, losses.values())) < 2:  # the training context alone
@@ -75,13 +75,13 @@ def lengths_of(
     context = min(own)
     losses = {scaling: {context: own[context]} | each for scaling, each in losses.items()}
     read, arms = Lengths(losses), [] if main is None else [main]
-    found = [
+    contrasts = [
         contrast
         # Each scaling is a question of its own, as each point of a sweep is.
         for place, (scaling, rises) in enumerate(read.at_longest.items())
         for contrast in contrasts_at(collected.facts, arms, place, {SCALING: scaling}, rises, limit)
     ]
-    return replace(read, contrasts=tuple(adjust(found)))
+    return replace(read, contrasts=tuple(adjust(contrasts)))
 
 
 def _place(scaling: str) -> int:

@@ -34,7 +34,7 @@ from prism_transformer.study.api import check_crew, prepare_data
 from prism_transformer.study.folder import Source, StudyFolder, load_study
 from prism_transformer.study.queue import CLAIMS
 from prism_transformer.study.runs import CellFailed
-from prism_transformer.study.sharing import ALONE, HEARTBEAT, Crew
+from prism_transformer.study.sharing import ALONE, HEARTBEAT, Crew, at_least_one
 
 SLURM = "slurm"  # the folder of all this, in the study's
 JOBS_FILE = "jobs.json"
@@ -85,10 +85,7 @@ class Resources:
 
     def check(self) -> None:
         """Refuse what sbatch, or a task hours later, would not take."""
-        counts = {"nodes": self.nodes, "gpus": self.gpus, "cpus": self.cpus}
-        for name, value in (counts | {"warning": self.warning}).items():
-            if value is not None and value < 1:
-                raise InputError(f"{name} = {value}: give at least 1")
+        at_least_one(nodes=self.nodes, gpus=self.gpus, cpus=self.cpus, warning=self.warning)
         if self.time is not None and seconds_of(self.time) <= self.warning:
             raise InputError(
                 f"time = {self.time}: tasks save and stop {self.warning} seconds before their "
@@ -140,10 +137,7 @@ def submit_study(
     """
     opened, asked = load_study(study), resources or Resources()
     asked.check()
-    given = {"workers": workers, "processes": processes, "heartbeat": heartbeat}
-    for name, value in given.items():
-        if value is not None and value < 1:
-            raise InputError(f"{name} = {value}: give at least 1")
+    at_least_one(workers=workers, processes=processes, heartbeat=heartbeat)
     together = _together(opened, asked, processes)
     if device not in ("auto", "cuda", "cpu"):  # whether a node has it, only the node knows
         raise InputError(f"device {device!r}: training runs on cuda and on cpu")
@@ -262,7 +256,7 @@ def _together(study: StudyFolder, asked: Resources, processes: int | None) -> in
 def _to_submit(study: StudyFolder, workers: int | None) -> list[str]:
     """Cells that are not done; those that have a job already are left to it."""
     runs = [run for run in _next(study).runs if not (study.plan.untuned and run.diverged)]
-    undone = [run.cell.name for run in runs if run.queued(run.cell.recipe.n_steps)]
+    undone = [run.cell.name for run in runs if run.queued()]
     if workers is not None or shutil.which("squeue") is None:
         return undone
     states = _states() if (jobs := _read_jobs(study)) else {}

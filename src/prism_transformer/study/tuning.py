@@ -14,10 +14,8 @@ from dataclasses import dataclass, replace
 from math import inf, isnan
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from prism_transformer.core.disk import write_whole
-from prism_transformer.core.errors import InputError, explain
+from prism_transformer.core.disk import read_json, write_whole
+from prism_transformer.core.sealed import typed
 from prism_transformer.recipes.files import changed
 from prism_transformer.study.arms import Arm
 from prism_transformer.study.best_rates import best_rate, extended
@@ -28,8 +26,7 @@ from prism_transformer.study.collected import (
     RateFacts,
     TuningFacts,
 )
-from prism_transformer.study.earlier import apart
-from prism_transformer.study.plan import Cell, Plan
+from prism_transformer.study.plan import Cell, Plan, training_differences
 from prism_transformer.study.runs import run_of
 from prism_transformer.study.spec import StudyError, TuneStage
 
@@ -211,12 +208,7 @@ def with_rates(plan: Plan, best: Mapping[str, float]) -> Plan:
 def read_rates(folder: Path) -> TuningFacts | None:
     """What a study's folder says was found; None where nothing was."""
     file = folder / RATES_FILE
-    if not file.is_file():
-        return None
-    try:
-        return TuningFacts.model_validate_json(file.read_bytes())
-    except ValidationError as error:
-        raise InputError(explain(file, error.errors()[0])) from None
+    return typed(file, read_json(file), TuningFacts) if file.is_file() else None
 
 
 def write_rates(folder: Path, found: TuningFacts) -> None:
@@ -240,8 +232,8 @@ def _stage(plan: Plan) -> TuneStage:
 
 def _check_same(plan: Plan, stage: TuneStage, facts: TuningFacts) -> None:
     """Refuse rates that were found for another study than this one is now."""
-    same_recipe = {LEARNING_RATE, "model.schedule", "train.seed"}
-    wrong = list(apart(facts.recipe, plan.base, same_recipe).values())
+    ignored = {LEARNING_RATE, "model.schedule", "train.seed"}
+    wrong = list(training_differences(facts.recipe, plan.base, ignored).values())
     for name, then, now in (
         ("tune.optim.lr", facts.rates, stage.optim.lr),
         ("tune.seeds", facts.seeds, stage.seeds),
