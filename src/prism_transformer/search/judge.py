@@ -1,10 +1,11 @@
 """Predictors of schedules held against runs that were trained alone: the verb ``judge``.
 
-Each is asked how it ranks schedules (Kendall's tau) and what one loses by taking its word (regret),
-with intervals from a bootstrap over schedules, over seeds of the stand-alone runs and over the runs
-that predict. The stand-alone runs are noisy themselves: how well one half of their seeds ranks the
-other is the ceiling. What learns from these runs, the effects of layers, is judged in the same way,
-fitted on one half and held against the other; there the bootstrap is over schedules alone.
+Each is judged by how it ranks schedules (Kendall's tau) and by the loss of the schedule that it
+calls best, less the least loss there is (regret). Intervals come from a bootstrap over schedules,
+over seeds of the stand-alone runs and over the runs that predict. The stand-alone runs are noisy
+themselves: how well one half of their seeds ranks the other is the ceiling. The effects of layers
+are learnt from these very runs, so they are fitted on one half of the seeds and judged by the
+other; there the bootstrap is over schedules alone.
 """
 
 from __future__ import annotations
@@ -90,15 +91,15 @@ class Verdicts:
         )  # fmt: skip
         rows: tuple[Row, ...] = tuple(
             {"truth": j.truth, "predictor": j.predictor, "runs": j.runs, "arms": j.arms,
-             "seeds": j.seeds, "tau": number(j.tau), "tau 95 %": _interval(j.tau_interval),
-             "regret": number(j.regret), "regret 95 %": _interval(j.regret_interval)}
+             "seeds": j.seeds, "tau": _finite(j.tau), "tau 95 %": _interval(j.tau_interval),
+             "regret": _finite(j.regret), "regret 95 %": _interval(j.regret_interval)}
             for j in self.judged
         )  # fmt: skip
         return Table("predictors", columns, rows, title="Predictors against stand-alone runs")
 
 
-def number(value: float) -> float | None:
-    """A number, or nothing where there is none."""
+def _finite(value: float) -> float | None:
+    """The same number; None if it is not finite."""
     return value if np.isfinite(value) else None
 
 

@@ -1,9 +1,9 @@
-"""Proposals for a new shape that say where they come from: the verb ``propose_learned``.
+"""Schedules proposed for a new model shape, each with its source: the verb ``propose_learned``.
 
-Three sources, and how sure each is: the paper's rule; the effects of layers, measured by a
-factorial study; and what was found by asking one set of weights (block scores). The last two were
-measured in one small model. They are carried to another shape by relative depth and by halvings of
-the base head count, which nobody has tested: the words that come with each proposal say so.
+There are three sources: the paper's rule; the effects of layers, measured by a factorial study; and
+block scores, measured in the weights of trained runs. The last two come from one small model. They
+are carried to another shape by relative depth and by halvings of the base head count, which nobody
+has tested; the reasons that come with each proposal say so.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""What a run says of schedules, as files: ``RUN/search/one-shot.json`` and ``blocks.json``.
+"""Predicted losses of schedules as files: ``RUN/search/one-shot.json`` and ``blocks.json``.
 
-Each says what was asked, so that asking for more goes on where it was, and asking otherwise begins
-anew. They are small, and all that ``prism search evaluate`` needs of a run.
+Each file records how its losses were measured, so that asking for more schedules in the same way
+goes on with it, and asking in another way begins anew. The files are small, and all that ``prism
+search evaluate`` needs of a run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A trained run's weights under any schedule: the loss on a fixed slice, after a short tuning.
+"""The loss of a trained run's weights under any schedule, after a short tuning.
 
-Every question starts from the same checkpoint; what was tuned for one schedule is gone before the
-next is asked.
+Every question starts from the same checkpoint: what was tuned for one schedule is undone before the
+next.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def check_tuning(steps: int, rate: float) -> None:
 
 @dataclass(frozen=True)
 class Shared:
-    """A run's newest sound checkpoint, opened for questions."""
+    """A run's newest sound checkpoint with its data, opened to be asked under any schedule."""
 
     run: Run
     step: int

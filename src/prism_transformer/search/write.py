@@ -1,4 +1,4 @@
-"""What searches came to, as a folder small enough to commit: the verb ``write_search``.
+"""The results of searches as a folder small enough to commit: the verb ``write_search``.
 
 predictors.csv, .svg     every predictor against stand-alone runs
 paths.csv, .svg          runs that changed their schedule on the way

@@ -130,17 +130,13 @@ def make_arms(file: Path, study: Study, model: ModelConfig) -> tuple[Arm, ...]:
             raise StudyError(
                 f"{file}: arms {first!r} and {arm.name!r} are the same: {arm.schedule}"
             )
-    arms = [
+    every = [
         arm
         for name in study.arms
         for arm in (resolver.several(name) if name in ruled else [plain[name]])
-        if owners.setdefault(arm.identity, arm.name) == arm.name
     ]
-    arms += [
-        arm
-        for arm in _factorial_arms(file, study, model)
-        if owners.setdefault(arm.identity, arm.name) == arm.name
-    ]
+    every += _factorial_arms(file, study, model)
+    arms = [arm for arm in every if owners.setdefault(arm.identity, arm.name) == arm.name]
     if study.baseline not in plain:
         raise StudyError(
             f"{file}: baseline = {study.baseline!r} is none of the arms: {', '.join(plain)}"

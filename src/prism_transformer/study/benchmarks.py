@@ -1,8 +1,8 @@
 """Two arms on the same benchmarks: over seeds, item by item, and by clusters of items.
 
-Items of one template or sub-task are alike: a model that has learnt one has learnt its neighbours,
-so a thousand such items are not a thousand witnesses. Where items come in clusters, the cluster is
-the unit.
+Items of one template or sub-task are correlated: a model that has learnt one has learnt the others,
+so a thousand such items are not a thousand independent ones. Where items come in clusters, the
+cluster is the unit.
 """
 
 from __future__ import annotations

@@ -268,17 +268,27 @@ def _tuned(collected: Collected) -> Envelope:
     return Envelope({}, facts.seeds, arms, tuned=True)
 
 
-def _swept(collected: Collected, places: list[int], limit: float) -> Envelope:
-    points = collected.points
-    places = sorted(places, key=lambda place: float(points[place][LEARNING_RATE]))
-    rates = tuple(float(points[place][LEARNING_RATE]) for place in places)
-    losses = [finite(collected.final_loss(place)) for place in places]
-    lost = [each for place in places for each in lost_runs(collected, place)]
-    for which, place in enumerate(places):
-        for run in lost:
-            if run.point == place and run.diverged:
-                losses[which].loc[run.seed, run.arm] = inf
-    tables = {arm: np.column_stack([each[arm] for each in losses]) for arm in collected.arms}
+def losses_by_rate(
+    collected: Collected, points: Sequence[int]
+) -> tuple[tuple[float, ...], dict[str, Array]]:
+    """Rates of these points of a sweep, ascending, and final losses by arm: (seeds, rates).
+
+    Infinite where a run diverged, NaN where none ended.
+    """
+    ordered = sorted((float(collected.points[point][LEARNING_RATE]), point) for point in points)
+    frames = []
+    for _, point in ordered:
+        losses = finite(collected.final_loss(point))
+        for run in lost_runs(collected, point):
+            if run.diverged:
+                losses.loc[run.seed, run.arm] = inf
+        frames.append(losses)
+    tables = {arm: np.column_stack([each[arm] for each in frames]) for arm in collected.arms}
+    return tuple(rate for rate, _ in ordered), tables
+
+
+def _swept(collected: Collected, points: Sequence[int], limit: float) -> Envelope:
+    rates, tables = losses_by_rate(collected, points)
     arms = tuple(_arms(dict.fromkeys(collected.arms, rates), tables))
     seeds = collected.facts.seeds
     own = {
@@ -288,7 +298,8 @@ def _swept(collected: Collected, places: list[int], limit: float) -> Envelope:
         for each in arms
     }
     frame = finite(pd.DataFrame(own, index=list(seeds)))
-    values = {key: value for key, value in points[places[0]].items() if key != LEARNING_RATE}
+    first = collected.points[points[0]]
+    values = {key: value for key, value in first.items() if key != LEARNING_RATE}
     facts, at = collected.facts, {**values, LEARNING_RATE: AT_BEST}
     others = [arm for arm in collected.arms if arm != facts.baseline]
     contrasts = adjust(contrasts_at(facts, others, -1, at, frame, limit))

@@ -1,4 +1,4 @@
-"""What a study found, in a folder small enough to commit or mail.
+"""What a study found, typed, and as a folder small enough to commit or mail.
 
 study.json       the question: arms, seeds, recipe; and what became of every run
 table.parquet    a row for each number: arm, point, seed, metric, step, index, value
@@ -74,7 +74,7 @@ def beside_others(sessions: Iterable[Facts]) -> bool:
 
 
 class RunHashes(SealedPart):
-    """What proves that two runs may be compared."""
+    """Two runs of one seed may be compared if these are equal."""
 
     initial_weights: str
     data_order: str
@@ -96,7 +96,7 @@ class RunFacts(SealedPart):
     software: Facts | None = None
     sessions: tuple[Facts, ...] = ()
     rate_compares_nothing: bool = False
-    """as whoever collected it said: its machine did other work that no session knows of"""
+    """said by the user who collected it: its machine did other work, which no session records"""
 
     @property
     def diverged(self) -> bool:
@@ -132,7 +132,7 @@ class FactorialFacts(SealedPart):
 
 
 class SearchFacts(SealedPart):
-    """That arms were chosen among many, which flatters those that came out best."""
+    """Of a study that chose among many arms, so that the best of them look better than they are."""
 
     confirm: tuple[int, ...] = ()
     """seeds that the finalists are trained with once more"""
@@ -217,7 +217,7 @@ class Collected:
     table: pd.DataFrame
     items: pd.DataFrame
     doubt: str = ""
-    """why nobody can tell whether the files it came from were changed"""
+    """why it is not known whether its files were changed; empty if it is"""
 
     @property
     def baseline(self) -> str:
@@ -277,18 +277,18 @@ def finite(values: Frame) -> Frame:
 
 
 def without_rates(facts: StudyFacts) -> StudyFacts:
-    """The same study, of whose runs no rate compares anything."""
+    """The same study, with the speed of no run to be compared."""
     runs = [run.model_copy(update={"rate_compares_nothing": True}) for run in facts.runs]
     return facts.model_copy(update={"runs": tuple(runs)})
 
 
 def looked_again(collected: Collected, folder: Path) -> Collected:
-    """The same with the looks that a folder of earlier results records, and this one.
+    """The same, with the looks that an earlier result in this folder records, and this one.
 
-    Whoever adds seeds after having seen a whole study has looked twice.
+    To add seeds after having seen a whole study is to look twice, which raises false alarms.
     """
     looked = _looks(collected)
-    if (folder / STUDY_FILE).is_file():  # of which the facts alone are asked
+    if (folder / STUDY_FILE).is_file():  # its facts alone are read, so its tables may be missing
         try:
             before, _ = _read_facts(folder)
         except InputError as error:

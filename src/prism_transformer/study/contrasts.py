@@ -1,8 +1,8 @@
-"""Contrasts: arms against arms, weighted, seed by seed.
+"""Contrasts: weighted differences of arms, seed by seed.
 
-An arm against the baseline is one; so are the order of the heads (a schedule less its reverse) and
-their number (a group of arms less the line through uniform ones). All contrasts of a study are one
-family: their p values are adjusted for all of them, over all points.
+An arm minus the baseline is one; so are a schedule minus its reverse (the order of the heads) and
+the mean of some arms minus that of others. All contrasts of a study are one family: their p values
+are adjusted for all of them, over all points.
 """
 
 from __future__ import annotations
@@ -43,6 +43,10 @@ class Lost:
     diverged: bool
     """its loss or gradient was no number any more"""
     reason: str
+
+    @property
+    def how(self) -> str:
+        return "diverged" if self.diverged else "failed"
 
 
 @dataclass(frozen=True)
@@ -270,16 +274,24 @@ def contrast_table(contrasts: Sequence[Contrast], name: str, places: int) -> Tab
     return Table("contrasts", columns, tuple(rows), title=f"{name}: contrasts")
 
 
+def difference_cells(contrast: Contrast) -> dict[str, Value]:
+    """The difference, its interval and its p as cells of a table; one seed has only the first."""
+    gap = contrast.difference
+    tested = gap if gap and gap.n > 1 else None
+    return {
+        "difference": gap.mean if gap else None,
+        "interval": Interval(tested.low, tested.high) if tested else None,
+        "p": tested.p if tested else None,
+        "adjusted p": contrast.adjusted_p if tested else None,
+    }
+
+
 def _cells(each: Contrast, places: int) -> dict[str, Value]:
     gap, pooled = each.difference, each.pooled
-    tested = gap is not None and gap.n > 1
     return {
         "contrast": each.name,
-        "difference": gap.mean if gap else None,
-        "interval": Interval(gap.low, gap.high) if gap and tested else None,
+        **difference_cells(each),
         "pooled": Interval(pooled.low, pooled.high) if pooled else None,
-        "p": gap.p if gap and tested else None,
-        "adjusted p": each.adjusted_p if tested else None,
         "seeds": len(each.seeds),
         "seed by seed": ", ".join(signed(d, places) for d in gap.differences) if gap else "",
     }

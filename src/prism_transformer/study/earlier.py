@@ -1,8 +1,8 @@
-"""Runs that were collected before: cells of a study which need no run folder.
+"""Runs that were collected before: cells of a study that need no run folder (``--with``).
 
-A study goes on from folders that ``prism study collect`` wrote, made by the same study when it had
-other seeds, arms or points, on this machine or another. A run there is one of the cells here when
-its arm has the same schedule and changes, and its recipe is the same; names do not matter.
+A study can go on from folders that ``prism study collect`` wrote, when the study had other seeds,
+arms or points, or on another machine. A collected run is one of the study's cells if its arm has
+the same schedule and changes and its recipe is the same; names do not matter.
 """
 
 from __future__ import annotations

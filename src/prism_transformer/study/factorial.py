@@ -1,10 +1,10 @@
 """Factorial designs: what a wide head is worth in each layer, from a fraction of all schedules.
 
 Every layer has one of two head counts, ``wide`` (fewer heads) or ``narrow``. Of the 2^L schedules
-a few are run: the rows of a Hadamard matrix and their mirror images. In these each layer is wide
-in half of the arms, as often with as without every other layer, so that its effect is told apart
-from all others and from every pair of them (resolution IV): for 8 layers the 2^(8-4) fraction of
-16 arms, for 12 Plackett and Burman's design with its fold-over, 24 arms.
+a few are run: the rows of a Hadamard matrix and their negatives. In these each layer is wide in
+half of the arms, as often with as without every other layer, so that its effect is separate from
+those of all other layers and of every pair of them (resolution IV). For 8 layers that is the
+2^(8-4) fraction of 16 arms, for 12 Plackett and Burman's design with its fold-over, 24 arms.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""Searching schedules: successive halving on paired validation loss.
+"""``prism study search``: successive halving of arms on paired validation loss.
 
-All arms are trained a little; the better share of them goes on, and so to the end. An arm is judged
-by its mean difference to the baseline at the same step and seed, and the baseline always goes on.
+All arms are trained to a first step (a rung); the better share of them goes on to the next rung,
+and so to the end. An arm is judged by its mean difference to the baseline at the same step and
+seed; the baseline always goes on.
 
-Rankings turn over during training: whoever drops arms too early drops the winner. So arms are
-dropped from when on the difference to the baseline has told that at the end, in runs that are
-finished, and not before half of the training where there are none. And the best of many arms is
-flattered by the choice: finalists are trained once more, with seeds that did not choose them.
+Rankings change during training, so dropping arms too early drops the winner. Rungs are therefore
+put where, in runs that are finished, the difference to the baseline correlated with that at the
+end; without finished runs, at half of the training. And the best of many arms looks better than it
+is, because it was chosen: finalists are trained once more, with seeds that did not choose them.
 """
 
 from __future__ import annotations
@@ -96,15 +97,15 @@ class Rung:
 def search_study(study: Source, crew: Crew = ALONE, *, tell: Tell = silent) -> Iterator[Rung]:
     """Find the best schedules without training all to the end, as the study's [search] says.
 
-    Gives each rung as soon as its arms are judged, and goes on when asked for the next one. Called
-    again it does the same from what run folders hold, and so goes on where it was left.
+    An iterator: it yields a rung when its arms are judged, and trains on when asked for the next
+    one. Called again, it takes what run folders hold and so goes on where it was stopped.
     """
     opened = load_study(study)
     plan, stage = opened.plan, check_search(opened.plan)
     rungs = choose_rungs(opened)
     tell(Note(rungs.why))
     steps = rung_steps(plan.base, rungs.shares)
-    for each in opened.earlier:  # who has no loss at a rung is refused now, not when it is reached
+    for each in opened.earlier:  # refuse runs without a loss at a rung now, not hours later
         for step in steps:
             each.values(step)
     check_crew(opened, crew)
@@ -121,7 +122,7 @@ def search_study(study: Source, crew: Crew = ALONE, *, tell: Tell = silent) -> I
         if not standings:
             why = "; ".join(opened.failures().values())
             raise CellFailed(f"{plan.file}: no run of {plan.study.baseline} got to {step}: {why}")
-        if step == plan.base.n_steps:  # said before it is handed out: nobody need ask for more
+        if step == plan.base.n_steps:  # before the last yield: the caller may not come back
             queue.close(finished=True)
         beside = _beside_others(opened)
         yield Rung(step, plan.base.n_steps, plan.study.baseline, tuple(standings), beside)
@@ -168,7 +169,7 @@ class Rungs:
 
 
 def choose_rungs(study: StudyFolder) -> Rungs:
-    """As the study says; else from when on finished runs tell early what is so at their end."""
+    """As the study says; else from where on finished runs predict their own end."""
     stage, n_steps = check_search(study.plan), study.plan.base.n_steps
     if stage.rungs is not None:
         shown = ", ".join(f"{share:g}" for share in stage.rungs)
@@ -190,9 +191,9 @@ def choose_rungs(study: StudyFolder) -> Rungs:
 
 
 def early_correlations(study: StudyFolder) -> dict[int, float]:
-    """By step: how the differences to the baseline there go with those at the end.
+    """By step: the correlation of differences to the baseline there with those at the end.
 
-    Over arms and seeds that are finished; none where they are too few.
+    Over arms and seeds that are finished; empty if these are too few.
     """
     n_steps, baseline = study.plan.base.n_steps, study.plan.study.baseline
     curves = {(e.cell.arm, e.cell.seed): e.losses for e in _trained(study, n_steps)}
@@ -264,7 +265,7 @@ def _judge(study: StudyFolder, arms: Sequence[Arm], step: int, keep: float) -> l
             found.append(Standing(step, arm.name, str(arm.schedule), loss, gap, rate, kept=False))
     found.sort(key=lambda each: (each.arm != baseline, each.difference))
     if step == study.plan.base.n_steps:
-        # Rates that were taken beside other workers are all the same to the front.
+        # Speeds that were measured beside other workers do not count for the front.
         rates = [0.0 if _beside_others(study) else each.tokens_per_second for each in found]
         chosen = set(pareto([(e.loss, rate) for e, rate in zip(found, rates, strict=True)]))
     else:  # the baseline, and the best share of the others

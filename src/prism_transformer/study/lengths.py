@@ -1,7 +1,7 @@
-"""Sequences longer than trained: by how much the loss on the same text rises, arm against arm.
+"""Sequences longer than trained: how much the loss on the same text rises, arm against arm.
 
-The rise is a run's loss at a length less its own loss at the training context, so that arms are
-compared in how they read on, whatever they have learnt by then.
+The rise is a run's loss at a length minus its own loss at the training context, so that arms are
+compared by how they extrapolate and not by how good they are to begin with.
 """
 
 from __future__ import annotations

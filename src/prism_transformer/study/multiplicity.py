@@ -1,9 +1,9 @@
-"""Several arms, several comparisons: one error for all of them, and p values that count them.
+"""Several arms, several comparisons: one error for all of them, and p values adjusted for all.
 
-Seeds are the blocks of a randomised block design: each arm is trained once in each. What is left
-of the losses after seeds and arms estimates one error for all contrasts, with more degrees of
-freedom than the pairs of any one of them have; the price is to assume that all arms are equally
-noisy. Tests by sign flips assume no such thing, and of a few seeds they say nothing.
+Seeds are the blocks of a randomised block design: each arm is trained once in each. What seeds and
+arms leave unexplained of the losses estimates one error for all contrasts. It has more degrees of
+freedom than the pairs of any one contrast, but assumes that all arms are equally noisy. Tests by
+sign flips assume no such thing, but with few seeds their p cannot be small.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ def make_plan(file: Path, overrides: Sequence[str] = ()) -> Plan:
     base = changed(base, dotted(file, "recipe", study.recipe), f"{file}: [recipe]")
     given = _overridden(file, overrides)
     base = changed(base, given, f"override {' '.join(overrides)!r}")
-    if LEARNING_RATE in given:  # this rate for all, as before there was any tuning
+    if LEARNING_RATE in given:  # one rate for all arms: nothing to tune
         study = study.model_copy(update={"tune": None})
     arms = make_arms(file, study, base.model)
     points = tuple(_points(file, study))
@@ -179,7 +179,7 @@ def _overridden(file: Path, overrides: Sequence[str]) -> Changes:
 def _check_overrides(
     file: Path, overrides: Sequence[str], arms: Sequence[Arm], points: Sequence[Changes]
 ) -> None:
-    """Refuse what would hold for some runs only, and so make arms unfair or change nothing."""
+    """Refuse overrides that an arm or the sweep would undo for some runs."""
     for text in overrides:
         key, _ = read_override(text)
         owners = [f"the arm {arm.name!r} sets it" for arm in arms if key in arm.changes]

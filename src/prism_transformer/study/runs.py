@@ -1,7 +1,7 @@
 """The runs of a study: what their folders hold, what is still to do, and whether they compare.
 
-Run folders are the truth about a study. Every question of how far it is ends here, where it is
-answered from files alone, so that a lost queue or a killed worker loses nothing.
+What is done is decided here, from the files in run folders alone and never from the queue, so that
+nothing is lost with a queue or a worker.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from prism_transformer.training.run import (
 
 INFERENCE_FILE = "inference.json"
 INFERENCE = "inference"  # the stage that measures speed, and so has the machine to itself
-RUN = "run"  # what a worker calls the work on one cell, which advances stage by stage
+RUN = "run"  # the name of a worker's progress on one cell, which advances stage by stage
 
-# What proves that two runs started alike and saw the same data, and how a reader hears of it.
+# What proves that two runs started alike and saw the same data, with its name in errors.
 HASHES = {
     "initial_weights": "initial weights",
     "data_order": "the order of the data",
@@ -76,7 +76,7 @@ class StudyRun:
 
     @property
     def diverged(self) -> bool:
-        """Whether its loss or gradient was no number any more, as it would be again."""
+        """Whether its loss or gradient became NaN or infinite; it would again."""
         return any(self.folder.glob(f"{DUMP}*"))
 
     @property
@@ -195,7 +195,7 @@ class StudyRun:
 
 
 def _read(file: Path) -> Any:
-    """What a stage left behind; None where there is nothing, or nothing whole: it is done anew."""
+    """What a stage has written; None if the file is missing or damaged: the stage is done again."""
     try:
         return read_sealed(file)
     except InputError:

@@ -29,6 +29,8 @@ Run = tuple[Path, Recipe]  # the folder of a run, and what it was trained by
 
 @dataclass
 class _Group:
+    """Runs that can be compared with each other."""
+
     shared: tuple[Any, ...]
     starts: dict[int, tuple[str, str]] = field(default_factory=dict)
     """initial weights and order of the data, by seed"""
@@ -72,7 +74,7 @@ def group_runs(folders: Sequence[Path], tell: Tell = silent) -> list[list[Path]]
 
 
 def collect_runs(folders: Sequence[Path], baseline: str | None = None) -> Collected:
-    """Everything that runs say: those of one schedule are an arm, told apart by their seed.
+    """The table of these runs: those of one schedule are an arm, told apart by their seed.
 
     The baseline is the arm of the run that is named, by its folder, its name with or without the
     seed, or its schedule. When left out it is the first with the base head count in every layer,

@@ -1,9 +1,9 @@
-"""Studies on Slurm: one array job, a task for each cell, or workers that share the queue.
+"""Studies on Slurm: one array job with a task for each cell, or with workers on the queue.
 
-A task is a plain line, ``prism study work``, in a script that one can read (``--dry-run``) and run
-again by hand. submitit writes the script's head from Slurm's options. Its usual way, to send Python
-functions in binary files and to fetch their results so, is not taken: what a task has to do and has
-done is in run folders already, and lines survive a changed environment.
+A task is a command line, ``prism study work``, in a script that can be read (``--dry-run``) and run
+again by hand. submitit writes only the head of the script from Slurm's options. Its usual way, to
+send Python functions and results as binary files, is not used: what is to do and what is done is in
+run folders already, and a command line survives a changed environment.
 
 studies/NAME/slurm/
   jobs.json     the jobs that were submitted, and the cells of their tasks
@@ -40,7 +40,7 @@ SLURM = "slurm"  # the folder of all this, in the study's
 JOBS_FILE = "jobs.json"
 
 TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
-ENDED = "ended"  # what is said of a task that Slurm no longer has
+ENDED = "ended"  # the state of a task that Slurm no longer lists
 
 # Run by each task. The shell is not replaced by the command, for it has to outlive it.
 BODY = """\
@@ -65,7 +65,7 @@ exit "$code"\
 
 @dataclass(frozen=True)
 class Resources:
-    """What each task asks of Slurm; left out, the cluster's own default."""
+    """What each task asks of Slurm; None is the cluster's default."""
 
     partition: str | None = None
     nodes: int = 1
@@ -84,7 +84,7 @@ class Resources:
     """other options of sbatch, by their long names"""
 
     def check(self) -> None:
-        """Refuse what sbatch, or a task hours later, would not take."""
+        """Refuse what sbatch would refuse, or a task hours later."""
         at_least_one(nodes=self.nodes, gpus=self.gpus, cpus=self.cpus, warning=self.warning)
         if self.time is not None and seconds_of(self.time) <= self.warning:
             raise InputError(
@@ -152,8 +152,8 @@ def submit_study(
     if shutil.which("sbatch") is None:
         raise InputError("sbatch: is not here; submit where Slurm is, or look with --dry-run")
     prepare_data(_next(opened), tell)
-    # Planned once more, for preparing may have taken hours; and two who submit at once would submit
-    # everything twice.
+    # Planned once more, since preparing may have taken hours. Under a lock, since two commands at
+    # once would submit everything twice.
     with locked(opened.folder / SLURM):
         planned = _submission(opened, asked, how, _to_submit(opened, workers), workers)
         return _submit(opened, planned, workers, heartbeat) if planned.script else planned
@@ -168,8 +168,8 @@ def do_cells(
 ) -> dict[str, str]:
     """Do the cells of these names here and now, without a queue; why runs failed.
 
-    For tasks that a scheduler has started for just these. They ask no database, since SQLite may
-    not work on a disk that several nodes share: a lock of the cell keeps others from it.
+    For tasks that a scheduler has started for just these. No database is asked, since SQLite may
+    not work on a disk that several nodes share; a lock keeps others from the cell.
     """
     from prism_transformer.study.worker import Worker
 

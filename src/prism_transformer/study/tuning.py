@@ -1,10 +1,11 @@
 """[tune]: the runs that find each arm's learning rate, and what they have found.
 
-They are a study of their own in the folder tuning/ of the study: the same arms, rates for points,
-seeds that the comparison does not have, and nothing but training. An arm whose lowest loss is at
-the end of its rates gets one more there, so often as the study allows. What was found is written
-down in rates.json when the comparison begins, and is not looked for again. A collected sweep over
-the same rates on the same seeds is such a study, too, and saves its runs.
+These runs are a study of their own, in the folder tuning/ of the study: the same arms, a point for
+each rate, seeds that the comparison does not have, and no stage but training. An arm whose lowest
+loss is at the end of its rates gets one more rate there, as often as the study allows
+(``extend``). What was found is written to rates.json when the comparison begins and is final: the
+comparison must not change under later runs. A collected sweep over the same rates and seeds can
+stand in for these runs.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from prism_transformer.core.disk import read_json, write_whole
 from prism_transformer.core.sealed import typed
 from prism_transformer.recipes.files import changed
 from prism_transformer.study.arms import Arm
-from prism_transformer.study.best_rates import best_rate, extended
+from prism_transformer.study.best_rates import best_rate, extended, losses_by_rate
 from prism_transformer.study.collected import (
     LEARNING_RATE,
     ArmFacts,
@@ -36,10 +37,10 @@ RATES_FILE = "rates.json"
 
 @dataclass(frozen=True)
 class Rates:
-    """How far a tuning is."""
+    """How far the tuning of a study is."""
 
     plan: Plan
-    """every run that is needed as far as is known by now"""
+    """every tuning run that is needed, as far as is known by now"""
     facts: TuningFacts
     """arms whose rate is found"""
     stuck: dict[str, str]
@@ -54,7 +55,7 @@ def find_rates(plan: Plan, folder: Path, known: TuningFacts | None = None) -> Ra
     )
     _check_same(plan, stage, facts)
     every = tuple(plan.all.arms)
-    frozen = {_identity(each.arm): each for each in facts.arms}
+    frozen = {Arm.of(each.arm).identity: each for each in facts.arms}
     found: dict[str, RateFacts] = {}
     needed: dict[str, list[float]] = {}
     stuck: dict[str, str] = {}
@@ -64,7 +65,7 @@ def find_rates(plan: Plan, folder: Path, known: TuningFacts | None = None) -> Ra
             found[arm.name] = kept.model_copy(update={"arm": arm.facts})
             needed[arm.name] = list(kept.rates)
         else:
-            needed[arm.name], losses, why = _search(plan, folder, stage, arm)
+            needed[arm.name], losses, why = _search_rates(plan, folder, stage, arm)
             if why:
                 stuck[arm.name] = why
             elif losses:
@@ -92,10 +93,14 @@ def _found(
     return RateFacts(arm=arm, rates=tuple(rates), losses=rows, best=best)
 
 
-def _search(
+def _search_rates(
     plan: Plan, folder: Path, stage: TuneStage, arm: Arm
 ) -> tuple[list[float], list[list[float]], str]:
-    """The rates of an arm by now; its losses where they decide; why they never will."""
+    """The rates that an arm is tried at by now, and either of two results.
+
+    Its losses, if they have their lowest mean inside; or why no rate can be found, if it is still
+    at an end when no more may be added. Neither while runs are missing.
+    """
     rates = list(stage.optim.lr)
     for added in range(stage.extend + 1):
         losses = [
@@ -116,7 +121,7 @@ def _search(
 
 
 def _loss(plan: Plan, folder: Path, cell: Cell) -> float | None:
-    """Of a tuning run at its end; infinite where it diverged, None while it is not there yet."""
+    """The loss at the end of a tuning run; infinite if it diverged, None while it is not done."""
     run = run_of(plan, folder / TUNING, cell)
     if run.diverged:
         return inf
@@ -128,19 +133,10 @@ def rates_of(collected: Collected) -> TuningFacts | None:
     facts, points = collected.facts, collected.points
     if facts.tuning or any(set(point) != {LEARNING_RATE} for point in points):
         return facts.tuning
-    places = sorted(range(len(points)), key=lambda place: float(points[place][LEARNING_RATE]))
-    rates = tuple(float(points[place][LEARNING_RATE]) for place in places)
-    losses = [collected.final_loss(place) for place in places]
-    diverged = {(run.point, run.arm, run.seed) for run in facts.runs if run.diverged}
+    rates, tables = losses_by_rate(collected, range(len(points)))
     found = []
     for arm in facts.arms:
-        table = [
-            [
-                inf if (place, arm.name, seed) in diverged else float(frame.at[seed, arm.name])
-                for place, frame in zip(places, losses, strict=True)
-            ]
-            for seed in facts.seeds
-        ]
+        table = tables[arm.name].tolist()
         if any(isnan(loss) for row in table for loss in row):
             continue  # a run is missing: it is for [tune] to find
         best = best_rate(rates, table)
@@ -153,7 +149,10 @@ def rates_of(collected: Collected) -> TuningFacts | None:
 
 
 def possible(stage: TuneStage) -> list[float]:
-    """Every rate that may be needed, so that adding one changes no number of another."""
+    """Every rate that may ever be added, in order.
+
+    Points of the tuning study are numbered by this list, so that adding a rate renumbers none.
+    """
     rates = list(stage.optim.lr)
     for _ in range(stage.extend):
         rates = extended(extended(rates, "low"), "high")
@@ -218,10 +217,6 @@ def write_rates(folder: Path, found: TuningFacts) -> None:
     if arms := (*found.arms, *rest):
         whole = found.model_copy(update={"arms": arms})
         write_whole(folder / RATES_FILE, whole.model_dump_json(indent=1) + "\n")
-
-
-def _identity(arm: ArmFacts) -> tuple[object, ...]:
-    return Arm.of(arm).identity
 
 
 def _stage(plan: Plan) -> TuneStage:
