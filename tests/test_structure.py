@@ -28,11 +28,11 @@ LADDER = [
 LADDERS: dict[str, list[str]] = {
     "figures": ["style", "chart", "schedules", "profiles", "comparisons", "search"],
     "study": [
-        "metrics", "statistics", "multiplicity", "looks", "collected", "factorial", "tuning",
-        "benchmarks", "contrasts", "envelope", "lengths", "compare", "sentences", "spec", "arms",
-        "plan", "selection", "earlier", "runs", "rates", "numbers", "collect", "grouping",
+        "metrics", "statistics", "multiplicity", "looks", "collected", "factorial", "benchmarks",
+        "contrasts", "best_rates", "lengths", "compare", "sentences", "spec", "arms",
+        "plan", "selection", "earlier", "runs", "tuning", "collect", "single_runs",
         "sharing", "storage", "queue", "folder", "forecast", "launch", "worker", "process", "pool",
-        "api", "search", "slurm",
+        "api", "halving", "slurm",
     ],
     "search": [
         "ranking", "scores", "solve", "shared", "one_shot", "blocks", "judge", "learned", "paths",

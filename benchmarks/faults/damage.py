@@ -16,8 +16,8 @@ from prism_transformer.core.errors import InputError
 from prism_transformer.data.loader import open_windows
 from prism_transformer.data.prepare import verify_shards
 from prism_transformer.models.weights import fingerprint, load_model
-from prism_transformer.study.collect import collect_runs
 from prism_transformer.study.collected import read_collected
+from prism_transformer.study.single_runs import collect_runs
 from prism_transformer.training.checkpoint import check_checkpoint, read_state
 from prism_transformer.training.run import checkpoints, read_environment, read_metrics
 

@@ -11,7 +11,7 @@ from prism_transformer.figures.style import arm_tones
 from prism_transformer.reporting.contents import make_report, sentences
 from prism_transformer.reporting.rates import rate_figure, rates
 from tests.reporting.studies import renamed, views_of
-from tests.study.test_envelope import BEST, RATES, losses, swept
+from tests.study.test_best_rates import BEST, RATES, losses, swept
 
 
 def test_a_sweep_has_one_figure_with_every_seed_and_a_star_for_each_arm(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from prism_transformer.core.table import Interval
 from prism_transformer.schedule import HeadSchedule
-from prism_transformer.search.paths import FROM, TO, paths_sentence, paths_table
+from prism_transformer.search.paths import FROM, TO, path_lines, paths_sentence, paths_table
 from prism_transformer.study.collected import Collected
 from tests.search.studies import study
 
@@ -43,3 +43,12 @@ def test_the_sentence_and_one_seed() -> None:
     arms = {"uniform": UNIFORM, "prism": PRISM}
     plain = study(arms, {"uniform": [3.0], "prism": [2.9]}, factorial=False)
     assert paths_sentence(paths_table(plain)) == ""
+
+
+def test_lines_of_the_figure_go_from_one_end_to_the_other() -> None:
+    (there, line), (back, other) = path_lines(changed())
+    assert (there, back) == ("uniform to prism", "prism to uniform")
+    assert [share for share, _ in line] == [0.0, 0.9, 1.0]
+    assert line[0][1] == pytest.approx([-0.1] * 3)
+    assert line[-1][1] == [0.0] * 3
+    assert other[-1][1] == line[0][1]

@@ -8,7 +8,7 @@ import pytest
 
 from prism_transformer.core.errors import InputError
 from prism_transformer.search.scores import find_scores
-from prism_transformer.search.write import SECTION, SUMMARY, path_lines, write_search
+from prism_transformer.search.write import SECTION, SUMMARY, write_search
 from tests.search.studies import factorial_study, written
 from tests.search.test_judge import oracle
 from tests.search.test_paths import changed
@@ -34,15 +34,6 @@ def test_everything_is_written_and_may_be_completed_later(tmp_path: Path) -> Non
         "oracle-one-shot.json",
     }  # fmt: skip
     assert "Final loss of runs that changed" in later.summary.read_text("utf-8")
-
-
-def test_lines_of_the_figure_go_from_one_end_to_the_other() -> None:
-    (there, line), (back, other) = path_lines(changed())
-    assert (there, back) == ("uniform to prism", "prism to uniform")
-    assert [share for share, _ in line] == [0.0, 0.9, 1.0]
-    assert line[0][1] == pytest.approx([-0.1] * 3)
-    assert line[-1][1] == [0.0] * 3
-    assert other[-1][1] == line[0][1]
 
 
 def test_a_readme_without_a_place_is_refused(tmp_path: Path) -> None:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
-from io import StringIO
 from pathlib import Path
 
 import numpy as np
@@ -15,17 +12,28 @@ import pyarrow as pa
 import pytest
 
 from prism_transformer.core.errors import InputError
+from prism_transformer.core.sealed import read_sealed
+from prism_transformer.eval.loss import text_loss
 from prism_transformer.eval.results import write_result
-from prism_transformer.recipes.files import load_recipe
-from prism_transformer.study.collect import collect, collect_runs
+from prism_transformer.study.collect import collect
 from prism_transformer.study.collected import read_collected
 from prism_transformer.study.compare import compare
+from prism_transformer.study.earlier import find_earlier
 from prism_transformer.study.folder import StudyFolder
 from prism_transformer.study.sentences import sentence
-from prism_transformer.training.run import create_run, read_metrics
+from prism_transformer.study.single_runs import collect_runs
+from prism_transformer.study.worker import Worker
+from prism_transformer.training.run import read_metrics
 from tests.study.files import STUDY, finish_study, learnt, tiny_plan
 
-HASHES = {"initial_weights": "w", "data_order": "o", "shards": {"a": "b"}}
+LONG = """
+[recipe]
+data.boundaries = "isolate"
+[loss]
+sequences = 8
+times = [2, 4]
+scalings = ["none", "yarn"]
+"""
 
 
 def test_the_table_says_what_the_run_folders_say(finished: StudyFolder) -> None:
@@ -71,117 +79,6 @@ def test_runs_of_several_machines_are_brought_together(
     half = collect(finished.plan, [here], {})
     assert not half.facts.complete
     assert [run.state for run in half.facts.runs].count("missing") == 2
-
-
-# -- runs of no study
-
-
-def run(folder: Path, name: str, recipe: str = "baseline-micro", *changes: str) -> Path:
-    """The folder of a run that has not taken a step."""
-    wanted = load_recipe(recipe, list(changes))
-    facts = {"hashes": HASHES, "recipe": wanted.model_dump(mode="json")}
-    create_run(folder / name, wanted, facts | {"hardware": {}, "software": {}, "sessions": []})
-    return folder / name
-
-
-def test_arms_are_schedules_and_changes_and_the_uniform_one_is_the_baseline(tmp_path: Path) -> None:
-    found = collect_runs(
-        [
-            run(tmp_path, "prism-seed1", "prism-micro", "train.seed=1"),
-            run(tmp_path, "prism-seed2", "prism-micro", "train.seed=2"),
-            run(
-                tmp_path, "tiled", "prism-micro", "model.rope_frequencies=tiled", "run.val_every=7"
-            ),
-            run(tmp_path, "wide", "baseline-micro", "model.schedule=4x8"),
-            run(tmp_path, "flat_s2", "baseline-micro", "train.seed=2"),
-        ]
-    )
-    arms = {arm.name: (arm.schedule, arm.changes) for arm in found.facts.arms}
-    assert arms == {
-        "prism": ("2x2 4x2 8x4", {}),
-        "tiled": ("2x2 4x2 8x4", {"model.rope_frequencies": "tiled"}),
-        "wide": ("4x8", {}),
-        "flat": ("8x8", {}),
-    }
-    assert found.baseline == "flat"
-    assert found.facts.seeds == (0, 1, 2)
-    assert [each.state for each in found.facts.runs] == ["incomplete"] * 5
-    assert found.facts.name == tmp_path.name
-
-
-@pytest.mark.parametrize("name", ["prism-seed1", "prism", "2x2 4x2 8x4", "{folder}/prism-seed1"])
-def test_the_baseline_can_be_named_in_several_ways(tmp_path: Path, name: str) -> None:
-    runs = [
-        run(tmp_path, "flat"),
-        run(tmp_path, "prism-seed1", "prism-micro", "train.seed=1"),
-        run(tmp_path, "hot", "prism-micro", "optim.lr=0.002"),
-    ]
-    found = collect_runs(runs, name.replace("{folder}", str(tmp_path)))
-    assert found.baseline == "prism"
-    assert [arm.changes for arm in found.facts.arms] == [{}, {}, {"optim.lr": 0.002}]
-    with pytest.raises(InputError, match="--baseline back: is none of the runs: flat, prism, hot"):
-        collect_runs(runs, "back")
-
-
-def test_names_that_do_not_tell_arms_apart_give_way_to_schedules(tmp_path: Path) -> None:
-    found = collect_runs(
-        [
-            run(tmp_path, "a/run", "prism-micro"),
-            run(tmp_path, "b/run", "baseline-micro"),
-            run(tmp_path, "c/run", "prism-micro", "optim.lr=0.002"),
-        ]
-    )
-    assert found.arms == ["2x2 4x2 8x4", "8x8", "2x2 4x2 8x4 (2)"]
-    assert found.facts.arms[2].changes == {"optim.lr": 0.002}
-
-
-def test_a_run_that_is_named_twice_counts_once(tmp_path: Path) -> None:
-    one = run(tmp_path, "seed0")
-    found = collect_runs([one, tmp_path / "." / "seed0", run(tmp_path, "heads2", "prism-micro")])
-    assert found.arms == ["seed0", "heads2"]
-
-
-def test_damaged_runs_are_named(tmp_path: Path) -> None:
-    one = run(tmp_path, "one")
-    (one / "metrics.jsonl").write_text('{"kind": "val"\n', "utf-8")
-    with pytest.raises(InputError, match=r"one.metrics\.jsonl: has a line that is no JSON"):
-        collect_runs([one])
-    (one / "environment.json").write_text("{}", "utf-8")
-    with pytest.raises(
-        InputError, match=r"one.environment\.json: is damaged: has no hardware, hashes"
-    ):
-        collect_runs([one])
-
-
-def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
-    one = run(tmp_path, "one")
-    with pytest.raises(InputError, match=r"two.*one.*train\.tokens: \d+ -> 4096"):
-        collect_runs([one, run(tmp_path, "two", "prism-micro", "train.tokens=4096")])
-    with pytest.raises(InputError, match=r"three and .*one: the same recipe and the same seed"):
-        collect_runs([one, run(tmp_path, "three")])
-    with pytest.raises(InputError, match=r"deep.*8 -> 12 layers"):
-        collect_runs([one, run(tmp_path, "deep", "prism-micro", "model.schedule=2x4 8x8")])
-    with pytest.raises(InputError, match="is not a run"):
-        collect_runs([tmp_path])
-
-
-def test_runs_alone_say_what_their_study_says(finished: StudyFolder) -> None:
-    """Read as a report reads them: without torch."""
-    folders = [str(finished.run_of(cell).folder) for cell in reversed(finished.plan.cells)]
-    code = (
-        "import sys; from pathlib import Path\n"
-        "from prism_transformer.study.collect import collect_runs\n"
-        f"found = collect_runs([Path(each) for each in {folders}])\n"
-        "print(found.baseline, found.arms, 'torch' in sys.modules)\n"
-        "print(found.table.sort_values(['seed', 'arm'], kind='stable').to_csv(index=False))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    facts, _, table = done.stdout.partition("\n")
-    assert facts == "uniform ['prism', 'uniform'] False"
-    theirs = read_collected(finished.folder / "collected").table
-    theirs = theirs.sort_values(["seed", "arm"], kind="stable").reset_index(drop=True)
-    ours = pd.read_csv(StringIO(table)).astype({"step": "Int64", "index": "Int64"})
-    pd.testing.assert_frame_equal(ours, theirs, check_dtype=False)
 
 
 def test_items_keep_the_subtask_or_template_that_they_share(
@@ -256,3 +153,98 @@ def test_a_run_that_diverges_stays_in_the_account(tmp_path: Path, data: Path) ->
         "prism against uniform: no seed is complete in both arms; 2 seeds are not in it: prism "
         "diverged in seed 0, prism diverged in seed 1."
     )
+
+
+# -- sequences longer than trained
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory, data: Path) -> StudyFolder:
+    """A study with one run done, which is read at 32, 64 and 128 tokens."""
+    folder = tmp_path_factory.mktemp("long")
+    study = StudyFolder(tiny_plan(folder, data, STUDY + LONG), folder / "tiny")
+    Worker(study.plan, study.folder, device="cpu").do("prism-seed0", 20)
+    return study
+
+
+def by_metric(table: pd.DataFrame) -> dict[str, dict[int, float]]:
+    long = table[table["metric"].str.startswith("loss_at_")]
+    return {
+        str(name): dict(zip(rows["index"].astype(int), rows["value"], strict=True))
+        for name, rows in long.groupby("metric")
+    }
+
+
+def test_longer_sequences_are_the_same_text_read_by_prism_loss(home: StudyFolder) -> None:
+    run = home.run_of(home.plan.cell("prism", 0, 0))
+    assert run.to_do(20) == []
+    found = by_metric(home.collect().table)
+    ways: dict[str, list[tuple[int, str | None]]] = {
+        "none": [(32, None), (64, None), (128, None)],
+        "yarn": [(64, "yarn:2"), (128, "yarn:4")],
+    }
+    for kind, keys in ways.items():
+        curve = found[f"loss_at_length.{kind}"]
+        assert sorted(curve) == [length for length, _ in keys]
+        for length, scaling in keys:
+            each = text_loss(
+                run.folder, sequences=8 * 32 // length, length=length, rope_scaling=scaling,
+                extrapolate=scaling is None,
+            )  # fmt: skip
+            assert each.loss.n_tokens == 8 * 32  # each token once, at every length
+            assert curve[length] == pytest.approx(each.loss.mean, rel=1e-6)
+    last = found["loss_at_position.yarn.128"]
+    assert sorted(last) == [1, 2, 4, 8, 16, 32, 64, 128]
+    rows = each.loss.by_position
+    assert last[128] == pytest.approx(rows[64:].mean(), rel=1e-6)
+    assert found["loss_at_length.none"][128] != found["loss_at_length.yarn"][128]
+
+
+def test_what_was_collected_counts_as_read(home: StudyFolder, tmp_path: Path, data: Path) -> None:
+    home.collect()
+    folder = home.folder / "collected"
+    assert list(find_earlier(home.plan, [folder])) == ["prism-seed0"]
+    longer = tiny_plan(tmp_path, data, STUDY + LONG.replace("[2, 4]", "[2, 4, 8]"))
+    with pytest.raises(InputError, match="prism-seed0 has no loss, which"):
+        find_earlier(longer, [folder])
+
+
+def test_only_what_is_missing_is_read_again(home: StudyFolder, tmp_path: Path) -> None:
+    shutil.copytree(home.folder / "runs", tmp_path / "runs")
+    run = StudyFolder(home.plan, tmp_path).run_of(home.plan.cell("prism", 0, 0))
+    stage = home.plan.study.loss
+    assert stage is not None
+    (run.analysis_folder / "loss-64-yarn-2.json").unlink()
+    assert run.to_do(20) == ["loss"]
+    assert [(each.times, each.scaling) for each in run.unread(stage, 20)] == [(2, "yarn")]
+    before = (run.analysis_folder / "loss-128.json").stat().st_mtime_ns
+    Worker(home.plan, tmp_path, device="cpu").do("prism-seed0", 20)
+    assert run.to_do(20) == []
+    assert (run.analysis_folder / "loss-128.json").stat().st_mtime_ns == before
+
+
+def test_by_hand_only_what_compares_is_collected(home: StudyFolder, tmp_path: Path) -> None:
+    """Another text, fewer sequences, and a factor that is not the length's."""
+    folder = tmp_path / "prism-seed0"
+    shutil.copytree(home.folder / "runs" / "prism-seed0", folder)
+    for file in folder.glob("analysis/*/loss*.json"):
+        file.unlink()
+
+    def keep(**how: object) -> None:
+        text_loss(folder, **how).write()  # type: ignore[arg-type]
+
+    keep(sequences=8, text="sotu")
+    assert by_metric(collect_runs([folder]).table) == {}
+    keep(sequences=8)
+    assert list(by_metric(collect_runs([folder]).table)) == ["loss_at_position"]
+    keep(sequences=2, length=64, extrapolate=True)  # half of the text
+    assert list(by_metric(collect_runs([folder]).table)) == ["loss_at_position"]
+    keep(sequences=4, length=64, rope_scaling="linear:4")
+    found = by_metric(collect_runs([folder]).table)
+    assert list(found) == [
+        "loss_at_length.linear:4", "loss_at_length.none", "loss_at_position",
+        "loss_at_position.linear:4.64",
+    ]  # fmt: skip
+    assert sorted(found["loss_at_length.none"]) == [32]
+    (kept,) = folder.glob("analysis/*/loss-64-linear-4.json")
+    assert read_sealed(kept)["scaling"] == "linear:4"

@@ -19,7 +19,7 @@ from prism_transformer.study.collected import (
 )
 from prism_transformer.study.compare import compare
 from prism_transformer.study.folder import StudyFolder, load_study
-from prism_transformer.study.search import search_study
+from prism_transformer.study.halving import search_study
 from prism_transformer.study.sharing import Crew
 from tests.study.files import STAGES, STUDY, learnt, write_study
 

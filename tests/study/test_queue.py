@@ -228,7 +228,7 @@ def test_a_queue_made_anew_for_a_selection_keeps_the_others(plan: Plan, tmp_path
 def test_cells_that_are_done_elsewhere_are_not_taken(plan: Plan, tmp_path: Path) -> None:
     filled(plan, tmp_path)
     do = Doing()
-    Queue(plan, tmp_path, elsewhere=["uniform-seed0", "prism-seed2"]).work(do)
+    Queue(plan, tmp_path, collected=["uniform-seed0", "prism-seed2"]).work(do)
     assert sorted(do.seen) == ["prism-seed0", "prism-seed1", "uniform-seed1", "uniform-seed2"]
 
 

@@ -1,149 +1,274 @@
+"""[tune]: which runs find the rates, when a grid is extended, and what is written down."""
+
 from __future__ import annotations
 
-from math import inf, isnan, log2
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from math import inf, log2
+from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 import pytest
-from scipy import stats
 
 from prism_transformer.core.errors import InputError
-from prism_transformer.study.tuning import (
-    BestRate,
-    Noise,
-    around_best,
-    best_rate,
-    extended,
-    pooled_noise,
+from prism_transformer.core.progress import Event, Measured, Of
+from prism_transformer.recipe import differences
+from prism_transformer.study.api import run_study, tune_study, work_on
+from prism_transformer.study.collected import TuningFacts, read_collected, write_collected
+from prism_transformer.study.folder import StudyFolder, load_study
+from prism_transformer.study.metrics import FINAL_LOSS
+from prism_transformer.study.sharing import Crew
+from prism_transformer.study.slurm import do_cells, submit_study
+from prism_transformer.study.tuning import RATES_FILE, read_rates
+from prism_transformer.training.run import (
+    METRICS_FILE,
+    NOT_FINITE,
+    checkpoint_folder,
+    create_run,
 )
+from tests.study.files import STUDY, write_study
+from tests.study.frames import make_collected
 
-RATES = [4e-3, 8e-3, 1.6e-2, 3.2e-2]
-Array = npt.NDArray[np.float64]
-
-
-def parabola(rate: float, best: float, lowest: float = 3.0, curve: float = 0.02) -> float:
-    return lowest + curve * log2(rate / best) ** 2
+TUNE = "[tune]\noptim.lr = [1e-3, 2e-3, 4e-3]\nseeds = [7, 8]\n"
+BEST = {"uniform": 2.2e-3, "prism": 9e-3}
 
 
-def drawn(draw: np.random.Generator, best: float, n_seeds: int, sd: float) -> Array:
-    """Losses of an arm: a parabola, what seeds share, and the noise of runs."""
-    seeds = draw.normal(size=(n_seeds, 1)) * 0.05  # shared by the rates: moves no vertex
-    noise = draw.normal(size=(n_seeds, len(RATES))) * sd
-    return np.array([[parabola(rate, best) for rate in RATES]]) + seeds + noise
+def tuned(tmp_path: Path, data: Path, tune: str = TUNE, name: str = "tiny") -> StudyFolder:
+    return load_study(write_study(tmp_path, data, STUDY + tune, name), tmp_path / "here")
 
 
-@pytest.mark.parametrize("truth", [6.5e-3, 8e-3, 1.1e-2, 1.6e-2, 2.1e-2])
-def test_the_vertex_of_a_parabola_is_found(truth: float) -> None:
-    found = best_rate(RATES, [[parabola(rate, truth) for rate in RATES]] * 2)
-    assert found.rate == pytest.approx(truth, rel=0.04)  # two digits
-    assert found.loss == pytest.approx(3.0)
-    assert found.edge == ""
-    assert (found.low, found.high) == (pytest.approx(truth), pytest.approx(truth))
+def finish(study: StudyFolder, loss: Callable[[str, float], float]) -> list[str]:
+    """Leave what trained runs leave, with losses that a rule gives; the runs that were to do."""
+    names = []
+    for cell, n_steps in study.tuner.left:
+        folder, value = study.tuner.run_of(cell).folder, loss(cell.arm, cell.recipe.optim.lr)
+        hashes = {"initial_weights": f"{cell.seed}", "data_order": f"{cell.seed}", "shards": {}}
+        facts = {"hashes": hashes, "hardware": {}, "software": {}, "sessions": []}
+        create_run(folder, cell.recipe, {"recipe": cell.recipe.model_dump(), **facts})
+        if value == inf:
+            (folder / "dump-step-00000003").mkdir()
+        else:
+            checkpoint_folder(folder, n_steps).mkdir(parents=True)
+            rows: list[dict[str, object]] = [
+                {"kind": "train", "step": n_steps, "tokens_per_second": 1.0},
+                {"kind": "val", "step": n_steps, "loss": value + 0.01 * cell.seed},
+            ]
+            (folder / METRICS_FILE).write_text("".join(json.dumps(r) + "\n" for r in rows))
+        names.append(cell.name)
+    return names
 
 
-def test_against_numpys_fit_of_three_points() -> None:
-    losses = drawn(np.random.default_rng(1), 1.2e-2, 3, 0.003)
-    found, means = best_rate(RATES, losses), losses.mean(0)
-    best = int(np.argmin(means))
-    x, y = np.log2(RATES[best - 1 : best + 2]), means[best - 1 : best + 2]
-    fit = np.poly1d(np.polyfit(x, y, 2))
-    vertex = fit.deriv().roots[0]
-    assert found.rate == pytest.approx(2**vertex, rel=0.05)
-    assert found.loss == pytest.approx(fit(vertex), abs=1e-9)
-    # Seed by seed, at the rate of all: what each one's own parabola has there.
-    own = [np.poly1d(np.polyfit(x, row[best - 1 : best + 2], 2))(vertex) for row in losses]
-    assert found.at_best(losses) == pytest.approx(np.array(own))
-    assert sum(found.weights) == pytest.approx(1)
+def near(arm: str, rate: float) -> float:
+    return 3 + 0.02 * log2(rate / BEST[arm]) ** 2
 
 
-@pytest.mark.parametrize(("truth", "edge"), [(1e-3, "low"), (3e-3, "low"), (4e-2, "high")])
-def test_an_edge_is_never_taken(truth: float, edge: str) -> None:
-    assert best_rate(RATES, [[parabola(rate, truth) for rate in RATES]]).edge == edge
+def test_each_arm_has_the_rates_it_needs_and_no_more(tmp_path: Path, data: Path) -> None:
+    study = tuned(tmp_path, data)
+    assert study.plan.untuned == ["uniform", "prism"]
+    assert not study.folder.exists()  # looking writes nothing
+    first = finish(study, near)
+    assert len(first) == 2 * 3 * 2
+    assert first[0] == "uniform-lr0.001-seed7"
+    study = load_study(study)
+    assert study.plan.untuned == ["prism"]  # which is best at 4e-3, the end
+    assert finish(study, near) == ["prism-lr0.008-seed7", "prism-lr0.008-seed8"]
+    assert finish(load_study(study), near) == ["prism-lr0.016-seed7", "prism-lr0.016-seed8"]
+    study = load_study(study)
+    assert not study.plan.untuned
+    assert study.tuning is not None
+    assert study.tuning.best == pytest.approx(BEST)
+    prism, uniform = (study.plan.cell(arm, 0, 1).recipe for arm in ("prism", "uniform"))
+    assert sorted(line.partition(":")[0] for line in differences(prism, uniform)) == [
+        "model.schedule", "optim.lr",
+    ]  # fmt: skip
+    states = study.status().values("state")
+    assert states == ["done"] * 16 + ["to do: train"] * 4
 
 
-def test_a_grid_is_extended_at_its_edge() -> None:
-    assert extended(RATES, "high") == [*RATES, 6.4e-2]
-    assert extended(RATES, "low") == [2e-3, *RATES]
-    assert extended(RATES, "") == RATES
+def test_what_diverged_is_done_and_never_the_best(tmp_path: Path, data: Path) -> None:
+    study = tuned(tmp_path, data)
+    finish(study, lambda _, rate: inf if rate > 3e-3 else 3 - rate)
+    study = load_study(study)
+    assert study.tuning is not None
+    assert study.tuning.best == {"uniform": 2e-3, "prism": 2e-3}
+    assert study.tuning.arms[0].losses[0][2] is None
+    assert study.status().values("state").count("done: diverged") == 4
+    assert not study.tuner.left
 
 
-@pytest.mark.parametrize("truth", [3e-4, 6e-3, 0.12])
-def test_extending_comes_to_the_best_rate_from_any_grid(truth: float) -> None:
-    rates, added = RATES, 0
-    while (found := best_rate(rates, [[parabola(rate, truth) for rate in rates]])).edge:
-        rates, added = extended(rates, found.edge), added + 1
-    assert found.rate == pytest.approx(truth, rel=0.04)
-    assert added == {3e-4: 5, 6e-3: 0, 0.12: 3}[truth]  # one beyond it, and no more
+def test_extending_ends_and_an_end_is_not_taken(tmp_path: Path, data: Path) -> None:
+    study = tuned(tmp_path, data, TUNE + "extend = 2\n")
+    for _ in range(3):
+        finish(load_study(study), lambda arm, rate: 3 - rate if arm == "prism" else near(arm, rate))
+    study = load_study(study)
+    assert study.plan.untuned == ["prism"]
+    best = r"prism is best at the highest .*0\.016.* never taken"
+    with pytest.raises(InputError, match=best):
+        run_study(study, device="cpu")
+    with pytest.raises(InputError, match=best):
+        tune_study(study, Crew("cpu"))
+    with pytest.raises(InputError, match="never taken"):
+        submit_study(study, dry_run=True)
+    with pytest.raises(InputError, match="rate of prism is not found yet"):
+        study.begin(study.queue())
 
 
-def test_a_rate_that_diverged_is_a_bound() -> None:
-    found = best_rate(RATES, [[3.2, 3.1, 3.0, inf], [3.2, 3.1, 3.0, 3.05]])
-    assert (found.rate, found.edge, found.loss) == (1.6e-2, "", 3.0)
-    assert found.means[-1] == inf
-    assert found.at_best([[3.2, 3.1, 3.0, inf]]) == pytest.approx([3.0])
-    assert isnan(found.low)
-    assert around_best([[3.2, 3.1, 3.0, inf]]) is None
-    assert best_rate(RATES, [[inf] * 4]).edge == "low"
+def test_rates_are_frozen_when_the_comparison_begins(tmp_path: Path, data: Path) -> None:
+    study = tuned(tmp_path, data)
+    for _ in range(3):
+        finish(load_study(study), near)
+    study = load_study(study)
+    part = load_study(study, arms="uniform")
+    part.begin(part.queue())
+    assert [each.arm.name for each in read(study).arms] == ["uniform"]
+    study.begin(study.queue())
+    assert read(study).best == pytest.approx(BEST)
+    for file in study.folder.glob("tuning/runs/*/metrics.jsonl"):
+        file.unlink()
+    again = load_study(study.plan.file, study.folder)
+    assert again.plan.cells == study.plan.cells
+
+    other = write_study(tmp_path, data, STUDY + TUNE.replace("[7, 8]", "[7, 9]"))
+    with pytest.raises(InputError, match=r"tune.seeds: \[7, 8\] -> \[7, 9\]; .* another --out"):
+        load_study(other, study.folder)
+    write_study(tmp_path, data, STUDY + TUNE)
+    with pytest.raises(InputError, match=r"train.tokens: 10240 -> 5120"):
+        load_study(other, study.folder, overrides=["train.tokens=5120"])
+    # Who names one rate for all has no tuning, and says so.
+    plain = load_study(other, tmp_path / "plain", overrides=["optim.lr=0.002"])
+    assert not plain.plan.untuned
+    assert {cell.recipe.optim.lr for cell in plain.plan.cells} == {0.002}
 
 
-def test_the_interval_has_what_a_t_test_of_the_slope_does_not_reject() -> None:
-    losses = drawn(np.random.default_rng(2), 1.2e-2, 3, 0.002)
-    noise = Noise(0.0025, 7)
-    found = best_rate(RATES, losses, noise)
-    best = int(np.argmin(losses.mean(0)))
-    x, means = np.log2(RATES[best - 1 : best + 2]), losses.mean(0)[best - 1 : best + 2]
+def swept(study: StudyFolder, loss: Callable[[str, float], float], kept: Path) -> Path:
+    """The tuning of a study as a sweep that was collected before; its points are not in order."""
+    rates, seeds = [4e-3, 1e-3, 2e-3], [7, 8]
+    arms = {arm.name: str(arm.schedule) for arm in study.plan.arms}
+    runs = [(arm, at, seed) for arm in arms for at in range(3) for seed in seeds]
+    lost = [run for run in runs if loss(run[0], rates[run[1]]) == inf]
+    points = [{"optim.lr": rate} for rate in rates]
+    states = dict.fromkeys(lost, "failed")
+    made = make_collected(arms=arms, seeds=seeds, points=points, states=states, tasks={})
+    table = made.table.copy()
+    for place in table.index[table["metric"] == FINAL_LOSS]:
+        arm, at, seed = table.loc[place, ["arm", "point", "seed"]]
+        table.loc[place, "value"] = loss(arm, rates[at]) + 0.01 * seed
+    why = {"failure": f"step 3: {NOT_FINITE}"}
+    told = [each.model_copy(update=why) if each.failure else each for each in made.facts.runs]
+    facts = made.facts.model_copy(update={"recipe": study.plan.base, "runs": tuple(told)})
+    write_collected(kept, replace(made, facts=facts, table=table))
+    return kept
 
-    def rejected(at: float) -> bool:
-        """By the slope of Lagrange's polynomials there."""
-        weights = np.array(
-            [np.polyval(np.polyder(np.polyfit(x, unit, 2)), at) for unit in np.eye(3)]
-        )
-        error = noise.sd * np.linalg.norm(weights) / np.sqrt(3)
-        return bool(abs(weights @ means) / error > stats.t.ppf(0.975, noise.freedom))
 
-    kept = [at for at in np.linspace(x[0] - 1, x[2] + 1, 2001) if not rejected(at)]
-    assert (log2(found.low), log2(found.high)) == pytest.approx((kept[0], kept[-1]), abs=0.003)
-    flat = best_rate(RATES, losses, Noise(1.0, 7))
-    assert (flat.low, flat.high) == (0, inf)
+def test_a_collected_sweep_is_a_tuning(tmp_path: Path, data: Path) -> None:
+    study = tuned(tmp_path, data)
+    kept = swept(study, near, tmp_path / "kept")
+    given = load_study(study.plan.file, tmp_path / "given", with_=[kept])
+    assert given.plan.untuned == ["prism"]  # best at the sweep's end, which is not taken
+    finish(study, near)
+    known = load_study(study).tuning
+    assert given.tuning is not None
+    assert known is not None
+    assert given.tuning.arms == known.arms  # the same as from runs of its own
+    # Where all best rates are inside, nothing is left to tune; its runs are not the study's.
+    kept = swept(study, lambda _, rate: 3 + log2(rate / 2e-3) ** 2, tmp_path / "inside")
+    given = load_study(study.plan.file, tmp_path / "all", with_=[kept])
+    assert not given.plan.untuned
+    assert not given.earlier
+    other = write_study(tmp_path, data, STUDY + TUNE.replace("[7, 8]", "[7, 9]"))
+    with pytest.raises(InputError, match=r"tune.seeds: \[7, 8\] -> \[7, 9\]"):
+        load_study(other, tmp_path / "other", with_=[kept])
 
 
-def test_noise_is_that_of_a_block_design() -> None:
-    draw = np.random.default_rng(3)
-    tables = [drawn(draw, 1e-2, 4, 0.01)[:, :3] for _ in range(5)]
-    found = pooled_noise(tables)
+def test_what_diverged_in_a_sweep_is_never_the_best(tmp_path: Path, data: Path) -> None:
+    study = tuned(tmp_path, data)
+    kept = swept(study, lambda _, rate: inf if rate > 3e-3 else 3 - rate, tmp_path / "kept")
+    given = load_study(study.plan.file, tmp_path / "given", with_=[kept])
+    assert given.tuning is not None
+    assert given.tuning.best == {"uniform": 2e-3, "prism": 2e-3}
+    assert given.tuning.arms[0].losses[0][2] is None
+
+
+def read(study: StudyFolder) -> TuningFacts:
+    found = read_rates(study.folder)
     assert found is not None
-    assert found.freedom == 5 * 3 * 2
-    squares = 0.0
-    for table in tables:  # least squares on seeds and rates
-        y, (n, k) = table.ravel(), table.shape
-        design = np.hstack((np.repeat(np.eye(n), k, 0), np.tile(np.eye(k), (n, 1))))
-        squares += float(np.linalg.lstsq(design, y, rcond=None)[1].sum()) or float(
-            ((y - design @ np.linalg.lstsq(design, y, rcond=None)[0]) ** 2).sum()
-        )
-    assert found.sd == pytest.approx(np.sqrt(squares / found.freedom))
-    assert pooled_noise([tables[0][:1]]) is None
+    return found
 
 
-@pytest.mark.parametrize(("arms", "n_seeds"), [(4, 2), (1, 4)])
-def test_intervals_cover_the_best_rate_in_95_of_100_studies(arms: int, n_seeds: int) -> None:
-    draw, truth, covered, wide = np.random.default_rng(4), 1.1e-2, 0, 0
-    studies = 400
-    for _ in range(studies):
-        tables = [drawn(draw, truth, n_seeds, 0.004) for _ in range(arms)]
-        near = [each for table in tables if (each := around_best(table)) is not None]
-        found: BestRate = best_rate(RATES, tables[0], pooled_noise(near))
-        covered += found.low <= truth <= found.high
-        wide += found.high == inf
-    assert covered / studies == pytest.approx(0.95, abs=0.025)
-    assert wide / studies < 0.1
+def test_a_file_that_would_not_be_fair_is_refused(tmp_path: Path, data: Path) -> None:
+    for text, reason in {
+        TUNE.replace("[7, 8]", "[1, 8]"): r"the comparison has \[1\], too",
+        TUNE.replace("[7, 8]", "[8, 8]"): "each seed once",
+        TUNE.replace("2e-3, 4e-3", "4e-3, 2e-3"): "give growing rates",
+        TUNE.replace(", 4e-3", ""): "tune.optim.lr",
+        TUNE + "[sweep]\noptim.lr = [1e-3]\n": r"\[tune\] and \[sweep\] do not go together",
+        TUNE + "[search]\n": r"\[tune\] and \[search\] do not go together",
+        'own = { schedule = "8x3", optim.lr = 1e-3 }\n' + TUNE: r"which \[tune\] finds",
+    }.items():
+        with pytest.raises(InputError, match=reason):
+            tuned(tmp_path, data, text)
 
 
-def test_one_seed_has_no_interval() -> None:
-    assert isnan(best_rate(RATES, [[parabola(rate, 8e-3) for rate in RATES]]).low)
+def test_slurm_gets_the_tuning_first(tmp_path: Path, data: Path) -> None:
+    study = tuned(tmp_path, data)
+    first = submit_study(study, dry_run=True)
+    assert first.tuning
+    assert len(first.cells) == 12
+    assert "uniform-lr0.001-seed7" in first.script
+    with pytest.raises(InputError, match="prism-seed0: waits for its learning rate"):
+        do_cells(study, ["prism-seed0"], Crew("cpu"))
+    for _ in range(3):
+        finish(load_study(study), near)
+    then = submit_study(load_study(study), dry_run=True)
+    assert not then.tuning
+    assert list(then.cells) == ["uniform-seed0", "prism-seed0", "uniform-seed1", "prism-seed1"]
 
 
-def test_shapes_are_checked() -> None:
-    with pytest.raises(InputError, match="ascending"):
-        best_rate(RATES[::-1], [[1.0] * 4])
-    with pytest.raises(InputError, match="do not fit"):
-        best_rate(RATES, [[1.0] * 3])
+@pytest.mark.slow
+def test_a_study_is_tuned_run_collected_and_goes_on_elsewhere(tmp_path: Path, data: Path) -> None:
+    wide = TUNE.replace("1e-3, 2e-3, 4e-3", "1.6e-2, 6.4e-2, 0.26").replace("[7, 8]", "[7]")
+    study, steps = tuned(tmp_path, data, wide), 0
+
+    def count(event: Event) -> None:
+        nonlocal steps
+        if isinstance(event, Of) and isinstance(event.event, Measured):
+            steps += event.event.row["kind"] == "train"
+
+    with pytest.raises(InputError, match="no such study"):
+        work_on(study, Crew("cpu"))
+    result = run_study(study, device="cpu", tell=count)
+    facts = result.collected.facts
+    assert facts.complete
+    assert facts.tuning is not None
+    trained = {run.folder.name: run for run in load_study(study).runs}
+    for arm, rate in facts.tuning.best.items():
+        assert trained[f"{arm}-seed0"].cell.recipe.optim.lr == rate
+    assert (study.folder / RATES_FILE).is_file()
+    done = steps
+    run_study(load_study(study.plan.file, study.folder), device="cpu", tell=count)
+    assert steps == done  # nothing is tuned or trained twice
+
+    # On a machine that has neither its folders nor its tuning.
+    kept = tmp_path / "kept"
+    load_study(study, seeds="0").collect(out=kept)
+    assert read_collected(kept).facts.tuning == facts.tuning
+    there = load_study(study.plan.file, tmp_path / "there", with_=[kept])
+    assert not there.plan.untuned
+    again = run_study(there, device="cpu", tell=count)
+    assert steps == done + 2 * 20
+    assert again.collected.final_loss().equals(result.collected.final_loss())
+
+
+@pytest.mark.slow
+def test_helpers_tune_and_then_compare(tmp_path: Path, data: Path) -> None:
+    """Work on a study that is only begun: the rates first, then the runs at them."""
+    wide = TUNE.replace("1e-3, 2e-3, 4e-3", "1.6e-2, 6.4e-2, 0.26").replace("[7, 8]", "[7]")
+    study = tuned(tmp_path, data, wide)
+    study.tuner.begin(study.tuner.queue(), study.tuner.left)
+    assert work_on(study, Crew("cpu")) == {}
+    helped = load_study(study)
+    assert not helped.plan.untuned
+    assert [run.to_do(20) for run in helped.runs] == [[]] * 4
+    alone = load_study(study.plan.file, tmp_path / "alone")
+    expected = run_study(alone, device="cpu").collected.final_loss()
+    assert helped.collect().final_loss().equals(expected)

@@ -11,7 +11,7 @@ import pytest
 
 from prism_transformer.core.disk import file_sha256
 from prism_transformer.core.errors import InputError
-from prism_transformer.study.collect import collect_runs
+from prism_transformer.study.single_runs import collect_runs
 from prism_transformer.training.run import Run, checkpoint_folder, checkpoints, read_metrics
 from tests.training.runs import finish, tiny
 

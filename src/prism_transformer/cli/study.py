@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from prism_transformer.study.folder import StudyFolder
+    from prism_transformer.study.halving import Standing
     from prism_transformer.study.plan import Plan
-    from prism_transformer.study.search import Standing
     from prism_transformer.study.sharing import Crew
 
 app = App(
@@ -251,7 +251,7 @@ def search(
     """Find the best schedules without training all to the end: the study's [search] says how."""
     from prism_transformer.cli.picture import show_study
     from prism_transformer.study.api import run_study
-    from prism_transformer.study.search import confirming, search_study
+    from prism_transformer.study.halving import confirming, search_study
 
     console, opened = make_console(stderr=as_json), options.open(study, overrides)
     standings: list[Standing] = []

@@ -11,12 +11,22 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from prism_transformer.core.disk import read_json
-from prism_transformer.core.errors import InputError
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from prism_transformer.core.disk import read_json, write_whole, writing
+from prism_transformer.core.errors import InputError, explain
 
 OWN_SUM = "sha256_of_the_rest"
+
+Part = TypeVar("Part", bound=BaseModel)
+
+
+class SealedPart(BaseModel):
+    """A typed part of such a file: it cannot be changed, and an unknown key is refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def sealed_json(
@@ -26,6 +36,13 @@ def sealed_json(
     # Through JSON first: what is summed is what a reader will find, lists for tuples and so on.
     values = json.loads(json.dumps(facts, default=default))
     return json.dumps({**values, OWN_SUM: json_sum(values)}, indent=indent) + "\n"
+
+
+def write_sealed(file: Path, facts: Mapping[str, Any]) -> None:
+    """Write such a file, whole or not at all; its folder is made where it is missing."""
+    with writing(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(file, sealed_json(facts))
 
 
 def json_sum(values: Mapping[str, Any]) -> str:
@@ -40,6 +57,14 @@ def read_sealed(file: Path) -> dict[str, Any]:
     facts = read_json(file)
     check_sum(file, facts)
     return {key: value for key, value in facts.items() if key != OWN_SUM}
+
+
+def typed(file: Path, facts: Mapping[str, Any], part: type[Part]) -> Part:
+    """What a file holds as typed values; what does not fit is named with its key."""
+    try:
+        return part.model_validate(facts)
+    except ValidationError as error:
+        raise InputError(explain(file, error.errors()[0])) from None
 
 
 def check_sum(file: Path, facts: Any) -> None:

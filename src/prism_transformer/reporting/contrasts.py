@@ -12,8 +12,8 @@ from prism_transformer.figures.style import REST, Tones
 from prism_transformer.reporting.answers import arm_sentences, contrast_sentences
 from prism_transformer.reporting.exhibits import NATS, STUDY, Drawing, drawing, interval, make_table
 from prism_transformer.reporting.views import View
+from prism_transformer.study.best_rates import AT_BEST
 from prism_transformer.study.contrasts import Contrast, described
-from prism_transformer.study.envelope import AT_BEST
 
 NOTE = (
     "t interval of the mean of the pairs; pooled: by the error of all arms of a study, as of a "

@@ -12,7 +12,7 @@ from prism_transformer.figures.style import Tones
 from prism_transformer.reporting.answers import best_sentences, minus
 from prism_transformer.reporting.exhibits import NATS, Drawing, drawing, in_nats, make_table
 from prism_transformer.reporting.views import View
-from prism_transformer.study.envelope import ArmRates, Envelope
+from prism_transformer.study.best_rates import ArmRates, Envelope
 from prism_transformer.study.sentences import rates_said
 
 ROOM = 2.5  # of what lies between the lowest mean and those beside the best, that a figure shows

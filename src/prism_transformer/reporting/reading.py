@@ -9,6 +9,7 @@ from pathlib import Path
 from prism_transformer.core.errors import InputError
 from prism_transformer.core.progress import Tell, silent
 from prism_transformer.reporting.views import MOST_ARMS, View
+from prism_transformer.study.best_rates import Envelope
 from prism_transformer.study.collected import (
     COLLECTED,
     LEARNING_RATE,
@@ -19,7 +20,6 @@ from prism_transformer.study.collected import (
     read_collected,
 )
 from prism_transformer.study.compare import Comparison, compare
-from prism_transformer.study.envelope import Envelope
 from prism_transformer.study.sentences import remarks
 from prism_transformer.training.run import RECIPE_FILE, is_run
 
@@ -35,8 +35,7 @@ def read_views(places: Sequence[Path], tell: Tell = silent) -> list[View]:
         studies += [read_collected(folder) for folder in folders]
         runs += [] if folders else _runs(place)
     if runs:
-        from prism_transformer.study.collect import collect_runs
-        from prism_transformer.study.grouping import group_runs
+        from prism_transformer.study.single_runs import collect_runs, group_runs
 
         studies += map(collect_runs, group_runs(runs, tell))
     return views_of(studies)

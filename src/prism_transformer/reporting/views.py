@@ -16,10 +16,10 @@ from prism_transformer.recipes.files import changed
 from prism_transformer.schedule import HeadSchedule
 from prism_transformer.schedules import paper
 from prism_transformer.study import metrics
+from prism_transformer.study.best_rates import Envelope
 from prism_transformer.study.collected import ArmFacts, Collected, RunFacts, StudyFacts, finite
 from prism_transformer.study.compare import ArmContrast
 from prism_transformer.study.contrasts import Contrast
-from prism_transformer.study.envelope import Envelope
 from prism_transformer.study.factorial import LayerEffects
 from prism_transformer.study.lengths import Lengths, lengths_of
 from prism_transformer.study.statistics import ALPHA, Ratio, ratio

@@ -13,9 +13,8 @@ from prism_transformer.bench.measure import Conditions, attention_table
 from prism_transformer.core.progress import Begun, Tell, counted, silent
 from prism_transformer.schedule import HeadSchedule
 from prism_transformer.schedules.space import Space
-from prism_transformer.search.one_shot import check_tuning, facts_of
 from prism_transformer.search.scores import BLOCKS, FILES, FOLDER, Blocks, Settings, write_scores
-from prism_transformer.search.shared import Shared
+from prism_transformer.search.shared import Shared, check_tuning
 from prism_transformer.training.run import Run
 
 ROUNDS = 5  # in which head counts take turns
@@ -57,7 +56,7 @@ def block_scores(
         losses[layer][n_heads] = shared.loss(schedule, asked, layer=layer, how="matched")
     times = _times(shared, sorted({n for _, n in pairs}), tell) if timed else {}
     found = Blocks(
-        **facts_of(shared), asked=asked, schedule=str(model.schedule), losses=tuple(losses),
+        **shared.facts, asked=asked, schedule=str(model.schedule), losses=tuple(losses),
         milliseconds=times,
     )  # fmt: skip
     write_scores(opened.folder / FOLDER / FILES[BLOCKS], found)

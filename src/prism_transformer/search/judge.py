@@ -1,16 +1,18 @@
 """Predictors of schedules held against runs that were trained alone: the verb ``judge``.
 
-Each is asked how it ranks schedules (Kendall's tau) and what one loses by taking its word (regret),
-with intervals from a bootstrap over schedules, over seeds of the stand-alone runs and over the runs
-that predict. The stand-alone runs are noisy themselves: how well one half of their seeds ranks the
-other is the ceiling. What learns from these runs, the effects of layers, is judged in the same way,
-fitted on one half and held against the other; there the bootstrap is over schedules alone.
+Each is judged by how it ranks schedules (Kendall's tau) and by the loss of the schedule that it
+calls best, less the least loss there is (regret). Intervals come from a bootstrap over schedules,
+over seeds of the stand-alone runs and over the runs that predict. The stand-alone runs are noisy
+themselves: how well one half of their seeds ranks the other is the ceiling. The effects of layers
+are learnt from these very runs, so they are fitted on one half of the seeds and judged by the
+other; there the bootstrap is over schedules alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +32,8 @@ from prism_transformer.search.ranking import (
 from prism_transformer.search.scores import BLOCKS, ONE_SHOT, AnyScores, find_scores
 from prism_transformer.study.collected import Collected, finite, read_collected
 from prism_transformer.study.factorial import levels
+
+Statistic = Callable[[Array, Array], float]  # of what was predicted and what is true, by schedule
 
 LEAST_ARMS = 4  # of which a ranking says anything at all
 EFFECTS, MEAN_HEADS, RANDOM, CEILING = "layer effects", "mean head count", "random", "ceiling"
@@ -87,15 +91,15 @@ class Verdicts:
         )  # fmt: skip
         rows: tuple[Row, ...] = tuple(
             {"truth": j.truth, "predictor": j.predictor, "runs": j.runs, "arms": j.arms,
-             "seeds": j.seeds, "tau": number(j.tau), "tau 95 %": _interval(j.tau_interval),
-             "regret": number(j.regret), "regret 95 %": _interval(j.regret_interval)}
+             "seeds": j.seeds, "tau": _finite(j.tau), "tau 95 %": _interval(j.tau_interval),
+             "regret": _finite(j.regret), "regret 95 %": _interval(j.regret_interval)}
             for j in self.judged
         )  # fmt: skip
         return Table("predictors", columns, rows, title="Predictors against stand-alone runs")
 
 
-def number(value: float) -> float | None:
-    """A number, or nothing where there is none."""
+def _finite(value: float) -> float | None:
+    """The same number; None if it is not finite."""
     return value if np.isfinite(value) else None
 
 
@@ -177,50 +181,54 @@ def _judge(truth: Truth, scores: Sequence[AnyScores], left: list[str]) -> list[J
     return judged
 
 
-def _of_values(truth: Truth, name: str, values: Array) -> Judgement:
+def _judgement(
+    truth: Truth,
+    predictor: str,
+    runs: int,
+    value: Callable[[Statistic], float],
+    draw: Callable[[Statistic, np.random.Generator], float],
+) -> Judgement:
+    """Tau and regret, each as ``value`` gives it, with an interval of what ``draw`` resamples."""
+    n_seeds, n_arms = truth.losses.shape
+    tau, loss = ((value(each), interval(partial(draw, each))) for each in (kendall, regret))
+    return Judgement(truth.name, predictor, runs, n_arms, n_seeds, *tau, *loss)
+
+
+def _of_values(truth: Truth, predictor: str, values: Array) -> Judgement:
     """A predictor that never saw the stand-alone runs; values are (runs, schedules)."""
 
-    def draw(statistic: Callable[[Array, Array], float]) -> Callable[[np.random.Generator], float]:
-        def once(random: np.random.Generator) -> float:
-            arms = resampled(random, truth.losses.shape[1])
-            seeds = resampled(random, len(truth.losses))
-            runs = resampled(random, len(values))
-            return statistic(values[runs].mean(0)[arms], truth.losses[seeds].mean(0)[arms])
+    def draw(statistic: Statistic, random: np.random.Generator) -> float:
+        arms = resampled(random, truth.losses.shape[1])
+        seeds = resampled(random, len(truth.losses))
+        runs = resampled(random, len(values))
+        return statistic(values[runs].mean(0)[arms], truth.losses[seeds].mean(0)[arms])
 
-        return once
+    def value(statistic: Statistic) -> float:
+        return statistic(values.mean(0), truth.losses.mean(0))
 
-    mean, actual = values.mean(0), truth.losses.mean(0)
-    runs = 0 if name == MEAN_HEADS else len(values)
-    return Judgement(
-        truth.name, name, runs, *_size(truth), kendall(mean, actual), interval(draw(kendall)),
-        regret(mean, actual), interval(draw(regret)),
-    )  # fmt: skip
-
-
-def _size(truth: Truth) -> tuple[int, int]:
-    return truth.losses.shape[1], len(truth.losses)
+    runs = 0 if predictor == MEAN_HEADS else len(values)
+    return _judgement(truth, predictor, runs, value, draw)
 
 
 def _of_halves(
-    truth: Truth, name: str, runs: int, predict: Callable[[Array, Places], Array]
+    truth: Truth, predictor: str, runs: int, predict: Callable[[Array, Places], Array]
 ) -> Judgement:
     """A predictor that learns from one half of the seeds and is judged by the other."""
+    n_arms = truth.losses.shape[1]
 
-    def value(losses: Array, arms: Places, statistic: Callable[[Array, Array], float]) -> float:
+    def value(statistic: Statistic, arms: Places) -> float:
         def of(seen: Array, held: Array) -> float:
             return statistic(predict(seen, arms), held)
 
-        return split_mean(losses[:, arms], of)
+        return split_mean(truth.losses[:, arms], of)
 
-    def draw(statistic: Callable[[Array, Array], float]) -> Callable[[np.random.Generator], float]:
-        return lambda random: value(truth.losses, resampled(random, len(everything)), statistic)
-
-    everything = np.arange(truth.losses.shape[1], dtype=np.int64)
-    return Judgement(
-        truth.name, name, runs, *_size(truth),
-        value(truth.losses, everything, kendall), interval(draw(kendall)),
-        value(truth.losses, everything, regret), interval(draw(regret)),
-    )  # fmt: skip
+    return _judgement(
+        truth,
+        predictor,
+        runs,
+        lambda statistic: value(statistic, np.arange(n_arms, dtype=np.int64)),
+        lambda statistic, random: value(statistic, resampled(random, n_arms)),
+    )
 
 
 def _ceiling(truth: Truth) -> Judgement:
@@ -251,12 +259,9 @@ def _effects(truth: Truth) -> Judgement | None:
 def _random(truth: Truth) -> Judgement:
     """Chance: what any order of the schedules is worth."""
     actual = truth.losses.mean(0)
+    expected = {kendall: 0.0, regret: float(actual.mean() - actual.min())}
 
-    def draw(statistic: Callable[[Array, Array], float]) -> Callable[[np.random.Generator], float]:
-        return lambda random: statistic(random.permutation(len(actual)).astype(float), actual)
+    def draw(statistic: Statistic, random: np.random.Generator) -> float:
+        return statistic(random.permutation(len(actual)).astype(float), actual)
 
-    expected = float(actual.mean() - actual.min())
-    return Judgement(
-        truth.name, RANDOM, 0, *_size(truth), 0.0, interval(draw(kendall)), expected,
-        interval(draw(regret)),
-    )  # fmt: skip
+    return _judgement(truth, RANDOM, 0, expected.__getitem__, draw)

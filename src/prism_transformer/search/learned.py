@@ -1,9 +1,9 @@
-"""Proposals for a new shape that say where they come from: the verb ``propose_learned``.
+"""Schedules proposed for a new model shape, each with its source: the verb ``propose_learned``.
 
-Three sources, and how sure each is: the paper's rule; the effects of layers, measured by a
-factorial study; and what was found by asking one set of weights (block scores). The last two were
-measured in one small model. They are carried to another shape by relative depth and by halvings of
-the base head count, which nobody has tested: the words that come with each proposal say so.
+There are three sources: the paper's rule; the effects of layers, measured by a factorial study; and
+block scores, measured in the weights of trained runs. The last two come from one small model. They
+are carried to another shape by relative depth and by halvings of the base head count, which nobody
+has tested; the reasons that come with each proposal say so.
 """
 
 from __future__ import annotations
@@ -14,11 +14,7 @@ from math import log2, sqrt
 from pathlib import Path
 from statistics import fmean, stdev
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
-from prism_transformer.core.disk import write_whole, writing
-from prism_transformer.core.errors import InputError, explain
-from prism_transformer.core.sealed import read_sealed, sealed_json
+from prism_transformer.core.sealed import SealedPart, read_sealed, typed, write_sealed
 from prism_transformer.schedule import HeadSchedule, head_counts
 from prism_transformer.schedules.design import RULES, propose
 from prism_transformer.search.judge import CEILING, EFFECTS, Judgement, Verdicts
@@ -31,20 +27,14 @@ PACKAGED = Path(__file__).with_name("learned.json")
 NOBODY = "nobody has tested whether that carries over to another shape"
 
 
-class Model(BaseModel):
-    """A part of the file: typed, and no key that nobody knows."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Slope(Model):
+class Slope(SealedPart):
     """What halving one layer's heads is worth, nats; below 0 is better."""
 
     mean: float
     se: float
 
 
-class Source(Model):
+class Source(SealedPart):
     """What was learnt of layers in one model."""
 
     name: str
@@ -62,7 +52,7 @@ class Source(Model):
     """what those runs themselves reach"""
 
 
-class Learned(Model):
+class Learned(SealedPart):
     """Everything that proposals may start from."""
 
     format: int = 1
@@ -83,18 +73,13 @@ class LearnedProposal:
 
 def write_learned(file: Path, learned: Learned) -> None:
     """Write what was learnt, whole or not at all."""
-    with writing(file):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(file, sealed_json(learned.model_dump(mode="json")))
+    write_sealed(file, learned.model_dump(mode="json"))
 
 
 def read_learned(file: Path | None = None) -> Learned:
     """What was learnt: what ships with the package, or a file of one's own."""
     place = file or PACKAGED
-    try:
-        return Learned.model_validate(read_sealed(place))
-    except ValidationError as error:
-        raise InputError(explain(place, error.errors()[0])) from None
+    return typed(place, read_sealed(place), Learned)
 
 
 def effects_source(collected: Collected, verdicts: Verdicts | None = None) -> Source | None:

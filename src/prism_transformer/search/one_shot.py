@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from time import monotonic
-from typing import Any
 
 from prism_transformer.core.errors import InputError
 from prism_transformer.core.progress import Tell, counted, silent
@@ -22,7 +21,7 @@ from prism_transformer.search.scores import (
     read_scores,
     write_scores,
 )
-from prism_transformer.search.shared import Shared
+from prism_transformer.search.shared import Shared, check_tuning
 from prism_transformer.training.run import Run
 
 KEEP_EVERY = 20.0  # seconds between files, so that a killed search goes on
@@ -54,9 +53,7 @@ def one_shot(
     shared = Shared.open(opened, device)
     asked = Settings(windows=shared.windows(windows), steps=steps, rate=rate)
     file = opened.folder / FOLDER / FILES[ONE_SHOT]
-    found = _known(
-        file, OneShot(**facts_of(shared), asked=asked, sampling=str(sampling), losses={})
-    )
+    found = _known(file, OneShot(**shared.facts, asked=asked, sampling=str(sampling), losses={}))
     losses, kept = dict(found.losses), monotonic()
     left = [each for each in wanted if str(each) not in losses]
     for schedule in counted(tell, "schedules", left, len(left), "schedules"):
@@ -67,24 +64,6 @@ def one_shot(
     found = found.model_copy(update={"losses": losses})
     write_scores(file, found)
     return found.model_copy(update={"losses": {str(each): losses[str(each)] for each in wanted}})
-
-
-def check_tuning(steps: int, rate: float) -> None:
-    """Refuse a tuning that is none."""
-    if steps < 0:
-        raise InputError(f"--steps {steps}: 0 is none, and less means nothing")
-    if not 0 < rate <= 1:
-        raise InputError(f"--rate {rate}: give a share of the run's learning rate, 0.1 for a tenth")
-
-
-def facts_of(shared: Shared) -> dict[str, Any]:
-    """What a file says of the run it comes from."""
-    recipe, model = shared.run.recipe, shared.run.recipe.model
-    return {
-        "run": shared.run.folder.resolve().name, "seed": recipe.train.seed, "step": shared.step,
-        "d_model": model.d_model, "h_base": model.h_base,
-        "queries_per_kv": model.queries_per_kv, "lr": recipe.optim.lr,
-    }  # fmt: skip
 
 
 def _sampling(run: Run) -> Sampling:
@@ -122,9 +101,7 @@ def _wanted(
 
 
 def _known(file: Path, now: OneShot) -> OneShot:
-    """What was measured before, if it was measured in the same way."""
-    if not file.is_file():
-        return now
-    before = read_scores(file)
-    alike = isinstance(before, OneShot) and before.same_question(now)
+    """What was measured before, if all but the losses is the same; else ``now``, without any."""
+    before = read_scores(file) if file.is_file() else None
+    alike = isinstance(before, OneShot) and before.model_copy(update={"losses": {}}) == now
     return before if alike and isinstance(before, OneShot) else now

@@ -25,7 +25,7 @@ def kendall(one: Array, other: Array) -> float:
 
 
 def regret(predicted: Array, truth: Array) -> float:
-    """The loss of what was predicted best less the least there is; ties are drawn among."""
+    """The loss of what was predicted best, less the least loss; the mean over ties."""
     best = np.isclose(predicted, predicted.min(), rtol=0, atol=1e-12)
     return float(truth[best].mean() - truth.min())
 
@@ -51,7 +51,7 @@ def split_mean(losses: Array, of: Callable[[Array, Array], float]) -> float:
 
 
 def interval(draw: Callable[[np.random.Generator], float], seed: int = 0) -> tuple[float, float]:
-    """The middle of what a bootstrap draws: 95 %."""
+    """The middle 95 % of what a bootstrap draws; NaN if nothing it draws is finite."""
     random = np.random.default_rng(seed)
     values = np.array([draw(random) for _ in range(RESAMPLES)])
     values = values[np.isfinite(values)]

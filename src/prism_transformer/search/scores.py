@@ -1,7 +1,8 @@
-"""What a run says of schedules, as files: ``RUN/search/one-shot.json`` and ``blocks.json``.
+"""Predicted losses of schedules as files: ``RUN/search/one-shot.json`` and ``blocks.json``.
 
-Each says what was asked, so that asking for more goes on where it was, and asking otherwise begins
-anew. They are small, and all that ``prism search evaluate`` needs of a run.
+Each file records how its losses were measured, so that asking for more schedules in the same way
+goes on with it, and asking in another way begins anew. The files are small, and all that ``prism
+search evaluate`` needs of a run.
 """
 
 from __future__ import annotations
@@ -10,11 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import Field
 
-from prism_transformer.core.disk import write_whole, writing
-from prism_transformer.core.errors import InputError, explain
-from prism_transformer.core.sealed import read_sealed, sealed_json
+from prism_transformer.core.errors import InputError
+from prism_transformer.core.sealed import SealedPart, read_sealed, typed, write_sealed
 from prism_transformer.core.table import Column, Row, Table, words
 from prism_transformer.schedule import HeadSchedule
 
@@ -23,13 +23,7 @@ ONE_SHOT, BLOCKS = "one-shot", "blocks"
 FILES = {kind: f"{kind}.json" for kind in (ONE_SHOT, BLOCKS)}
 
 
-class Model(BaseModel):
-    """A part of a file: typed, and no key that nobody knows."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Settings(Model):
+class Settings(SealedPart):
     """How each loss was measured."""
 
     windows: int
@@ -40,7 +34,7 @@ class Settings(Model):
     """of that tuning, as a share of the run's ``optim.lr``"""
 
 
-class Scores(Model):
+class Scores(SealedPart):
     """What both kinds of file have."""
 
     run: str
@@ -53,11 +47,6 @@ class Scores(Model):
     queries_per_kv: int
     lr: float
     asked: Settings
-
-    def same_question(self, other: Scores) -> bool:
-        """Whether two files answer one question, and may go on as one."""
-        own = ("kind", "run", "seed", "step", "d_model", "h_base", "queries_per_kv", "lr", "asked")
-        return all(getattr(self, key, None) == getattr(other, key, None) for key in own)
 
 
 class OneShot(Scores):
@@ -92,7 +81,7 @@ class Blocks(Scores):
     """that the run was trained under"""
     losses: tuple[dict[int, float], ...]
     """nats, for each layer by its head count, every other layer as trained"""
-    milliseconds: dict[int, float] = {}
+    milliseconds: dict[int, float] = Field(default={})
     """of attention in one layer, by its head count; empty where nobody measured"""
 
     @property
@@ -128,9 +117,7 @@ AnyScores = OneShot | Blocks
 
 def write_scores(file: Path, scores: AnyScores) -> None:
     """Write a file, whole or not at all."""
-    with writing(file):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(file, sealed_json(scores.model_dump(mode="json")))
+    write_sealed(file, scores.model_dump(mode="json"))
 
 
 def read_scores(file: Path) -> AnyScores:
@@ -142,10 +129,7 @@ def read_scores(file: Path) -> AnyScores:
         raise InputError(
             f"{file}: holds no scores; `prism search one-shot` or `blocks` writes them"
         )
-    try:
-        return kind.model_validate(facts)
-    except ValidationError as error:
-        raise InputError(explain(file, error.errors()[0])) from None
+    return typed(file, facts, kind)
 
 
 def find_scores(places: Sequence[Path | str]) -> list[AnyScores]:

@@ -1,7 +1,7 @@
-"""A trained run's weights under any schedule: the loss on a fixed slice, after a short tuning.
+"""The loss of a trained run's weights under any schedule, after a short tuning.
 
-Every question starts from the same checkpoint; what was tuned for one schedule is gone before the
-next is asked.
+Every question starts from the same checkpoint: what was tuned for one schedule is undone before the
+next.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -34,9 +35,17 @@ from prism_transformer.training.run import Run
 Tensors = dict[str, Tensor]
 
 
+def check_tuning(steps: int, rate: float) -> None:
+    """Refuse numbers that no tuning can have."""
+    if steps < 0:
+        raise InputError(f"--steps {steps}: 0 is none, and less means nothing")
+    if not 0 < rate <= 1:
+        raise InputError(f"--rate {rate}: give a share of the run's learning rate, 0.1 for a tenth")
+
+
 @dataclass(frozen=True)
 class Shared:
-    """A run's newest sound checkpoint, opened for questions."""
+    """A run's newest sound checkpoint with its data, opened to be asked under any schedule."""
 
     run: Run
     step: int
@@ -58,6 +67,16 @@ class Shared:
         model = load_model(checkpoint).to(settings.device)
         step = read_state(checkpoint).step
         return cls(found, step, model, weights, moments, *open_data(found.recipe), settings)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a file of scores says of the run it comes from."""
+        recipe, model = self.run.recipe, self.run.recipe.model
+        return {
+            "run": self.run.folder.resolve().name, "seed": recipe.train.seed, "step": self.step,
+            "d_model": model.d_model, "h_base": model.h_base,
+            "queries_per_kv": model.queries_per_kv, "lr": recipe.optim.lr,
+        }  # fmt: skip
 
     def windows(self, asked: int | None) -> int:
         """How many windows of the validation slice are scored: the first ones, all when None."""

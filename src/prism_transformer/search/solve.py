@@ -1,9 +1,10 @@
-"""The best schedule of all whose layers' scores add up, exactly, for every budget of time at once.
+"""The schedule with the best sum of layers' scores, exactly, for every budget of time at once.
 
-A dynamic programme over layers. What the rest of a schedule depends on is the last layer's head
-count, how long its phase is so far, and how many layers are away from the base count; of prefixes
-that agree in these, one that is neither better nor faster than another is dropped. Nothing is
-approximated: a test holds it against all schedules one by one.
+In come scores of layers by head count, and rules; out comes the best schedule for each time. A
+dynamic programme over layers: the rest of a schedule depends only on the last layer's head count,
+how long its phase is so far, and how many layers are away from the base count. Of prefixes that
+agree in these, one that is neither better nor faster than another is dropped. Nothing is
+approximated; a test compares it with all schedules one by one.
 """
 
 from __future__ import annotations

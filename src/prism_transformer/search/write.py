@@ -1,4 +1,4 @@
-"""What searches came to, as a folder small enough to commit: the verb ``write_search``.
+"""The results of searches as a folder small enough to commit: the verb ``write_search``.
 
 predictors.csv, .svg     every predictor against stand-alone runs
 paths.csv, .svg          runs that changed their schedule on the way
@@ -27,10 +27,9 @@ from prism_transformer.search.learned import (
     effects_source,
     write_learned,
 )
-from prism_transformer.search.paths import paths_sentence, paths_table
+from prism_transformer.search.paths import path_lines, paths_sentence, paths_table
 from prism_transformer.search.scores import FILES, Blocks, find_scores, write_scores
-from prism_transformer.study.arms import Arm
-from prism_transformer.study.collected import Collected, finite, read_collected
+from prism_transformer.study.collected import read_collected
 
 SUMMARY, LEARNED = "summary.md", "learned.json"
 SECTION = re.compile(r"(?<=<!-- search: begin -->\n).*?(?=<!-- search: end -->)", re.DOTALL)
@@ -110,25 +109,3 @@ def _summary(verdicts: Verdicts, paths: Table | None, out: Path) -> str:
     if missing:
         lines += [markdown_text(PARTIAL.format("; ".join(missing))), ""]
     return "\n".join(lines)
-
-
-Line = tuple[str, list[tuple[float, list[float]]]]
-
-
-def path_lines(collected: Collected) -> list[Line]:
-    """For each direction the losses less the baseline's, by the share at which arms changed."""
-    arms = {facts.name: Arm.of(facts) for facts in collected.facts.arms}
-    losses = finite(collected.final_loss())
-    less = losses.sub(losses[collected.baseline], axis=0)
-    origins = dict.fromkeys(arm.origin.arm for arm in arms.values() if arm.origin)
-    lines: list[Line] = []
-    for start in origins:
-        mine = [arm for arm in arms.values() if arm.origin and arm.origin.arm == start]
-        ends = [a.name for a in arms.values() if not a.origin and a.schedule == mine[0].schedule]
-        points = [(0.0, name) for name in ends[:1]]
-        points += [(arm.origin.share, arm.name) for arm in mine if arm.origin] + [(1.0, start)]
-        values = [(share, less[name].dropna().tolist()) for share, name in points]
-        line = [(share, each) for share, each in values if each]
-        if len(line) > 1:
-            lines.append((f"{start} to {ends[0] if ends else mine[0].schedule}", line))
-    return lines

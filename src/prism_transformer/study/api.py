@@ -1,7 +1,7 @@
-"""Studies from Python: run one, help with it, hold runs against each other.
+"""The verbs of studies: run one, tune it, help with one, compare runs.
 
-``load_study`` (folder.py) names what is to be done, these do it. All of them go on from what run
-folders hold, so each may be killed at any moment and called again.
+Each takes a study as ``load_study`` (folder.py) gives it, or its file. Each goes on from what run
+folders hold, so it may be killed at any moment and called again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from prism_transformer.core.errors import InputError
 from prism_transformer.core.progress import Tell, silent
-from prism_transformer.study.collect import collect, collect_runs
+from prism_transformer.study.collect import collect
 from prism_transformer.study.collected import (
     COLLECTED,
     Collected,
@@ -26,9 +26,10 @@ from prism_transformer.study.compare import Comparison, compare
 from prism_transformer.study.folder import Source, StudyFolder, load_study
 from prism_transformer.study.forecast import shares_of
 from prism_transformer.study.queue import Queue
-from prism_transformer.study.runs import INFERENCE, CellFailed
+from prism_transformer.study.runs import CellFailed
 from prism_transformer.study.sentences import sentences
-from prism_transformer.study.sharing import ALONE, HEARTBEAT, Crew, Workers
+from prism_transformer.study.sharing import ALONE, HEARTBEAT, Crew, Workers, at_least_one
+from prism_transformer.study.single_runs import collect_runs
 from prism_transformer.study.spec import packaged_studies
 
 
@@ -141,7 +142,7 @@ def work_on(study: Source, crew: Crew = ALONE, *, tell: Tell = silent) -> dict[s
 def collected_of(source: Source, out: PathLike[str] | str | None = None) -> Collected:
     """What a study has found so far, or what a folder written by ``collect`` holds.
 
-    Nothing is written: who only asks leaves no trace.
+    Nothing is written.
     """
     if not isinstance(source, StudyFolder) and is_collected(Path(source)):
         return read_collected(Path(source))
@@ -175,12 +176,10 @@ def compare_runs(runs: Sequence[PathLike[str] | str], baseline: str | None = Non
 
 
 def check_crew(study: StudyFolder, crew: Crew) -> None:
-    """Refuse what no worker could use before anything is written."""
+    """Refuse options that no worker could use, before anything is written."""
     from prism_transformer.training.device import settle
 
-    for name, value in (("processes", crew.processes), ("heartbeat", crew.heartbeat)):
-        if value is not None and value < 1:
-            raise InputError(f"{name} = {value}: give at least 1")
+    at_least_one(processes=crew.processes, heartbeat=crew.heartbeat)
     settle(study.plan.base, crew.device)
     shares_of(study, crew)
 
@@ -189,9 +188,7 @@ def _failures(study: StudyFolder) -> dict[str, str]:
     """Why runs failed, those included that were trained and could not be measured."""
     lack = "its speed of inference could not be measured"
     unmeasured = {
-        run.cell.name: f"{lack}; see {run.folder}.log"
-        for run in study.runs
-        if run.begun and run.to_do(run.cell.recipe.n_steps) == [INFERENCE]
+        run.cell.name: f"{lack}; see {run.folder}.log" for run in study.runs if run.lacks_only_speed
     }
     return unmeasured | study.failures()
 
@@ -215,9 +212,9 @@ def finish_queue(
 ) -> None:
     """Work until the queue is empty, and with ``stay`` until a search says that it has ended.
 
-    Then measure, with nobody else at work, what only a quiet machine can tell.
+    Then measure the speed of inference, for which no other worker may run.
     """
-    # torch: plans and status do without it
+    # Here, because these import torch, which plans and status do without.
     from prism_transformer.study.pool import Pool
     from prism_transformer.study.process import Task
     from prism_transformer.study.worker import Worker
@@ -233,9 +230,9 @@ def finish_queue(
         queue.work(worker.do, more)
         worker.measure()
         return
-    # A GPU's memory is free for sure only when the process has ended that used it, and beside a
-    # run on a GPU the seconds that a new one takes to start are nothing. On a CPU they are not,
-    # and what one cell has taken the next one takes again.
+    # On a GPU, a new process for each cell (only_one): memory is free for certain only when the
+    # process that used it has ended, and the seconds that a start takes do not matter beside such
+    # a run. On a CPU they do, and the next cell uses the memory of the one before.
     task = Task(
         study.plan, study.folder.absolute(), study.storage, queue.heartbeat, together, device,
         frozenset(each.cell.name for each in study.earlier), only_one=on_gpu,
@@ -244,5 +241,5 @@ def finish_queue(
     pool.run(more)
     if not on_gpu:
         worker.measure()
-    elif any(run.to_do(run.cell.recipe.n_steps) == [INFERENCE] for run in study.runs):
+    elif any(run.lacks_only_speed for run in study.runs):
         pool.measure()

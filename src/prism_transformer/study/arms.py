@@ -30,6 +30,7 @@ from prism_transformer.study.spec import (
     Study,
     StudyError,
     dotted,
+    step_at,
 )
 
 # What arms of one comparison must share: the data, the budget, and all that shapes the weights.
@@ -73,7 +74,7 @@ class Origin:
 
     def step(self, recipe: Recipe) -> int:
         """The step at which it leaves the other arm."""
-        return max(1, round(self.share * recipe.n_steps))
+        return step_at(recipe, self.share)
 
 
 @dataclass(frozen=True)
@@ -129,17 +130,13 @@ def make_arms(file: Path, study: Study, model: ModelConfig) -> tuple[Arm, ...]:
             raise StudyError(
                 f"{file}: arms {first!r} and {arm.name!r} are the same: {arm.schedule}"
             )
-    arms = [
+    every = [
         arm
         for name in study.arms
         for arm in (resolver.several(name) if name in ruled else [plain[name]])
-        if owners.setdefault(arm.identity, arm.name) == arm.name
     ]
-    arms += [
-        arm
-        for arm in _factorial_arms(file, study, model)
-        if owners.setdefault(arm.identity, arm.name) == arm.name
-    ]
+    every += _factorial_arms(file, study, model)
+    arms = [arm for arm in every if owners.setdefault(arm.identity, arm.name) == arm.name]
     if study.baseline not in plain:
         raise StudyError(
             f"{file}: baseline = {study.baseline!r} is none of the arms: {', '.join(plain)}"

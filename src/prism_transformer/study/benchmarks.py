@@ -1,8 +1,8 @@
 """Two arms on the same benchmarks: over seeds, item by item, and by clusters of items.
 
-Items of one template or sub-task are alike: a model that has learnt one has learnt its neighbours,
-so a thousand such items are not a thousand witnesses. Where items come in clusters, the cluster is
-the unit.
+Items of one template or sub-task are correlated: a model that has learnt one has learnt the others,
+so a thousand such items are not a thousand independent ones. Where items come in clusters, the
+cluster is the unit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from prism_transformer.study import metrics
 from prism_transformer.study.collected import Collected, finite
 from prism_transformer.study.multiplicity import holm
 from prism_transformer.study.statistics import (
-    CONFIDENCE,
     Array,
     Paired,
     Summary,
@@ -32,6 +31,7 @@ from prism_transformer.study.statistics import (
     sign_flip,
     summarise,
     t_interval,
+    t_test,
 )
 
 Key = tuple[str, str]  # task, metric
@@ -145,10 +145,7 @@ def _of_groups(mean: float, variance: float, n: int) -> Clustered:
     """A t interval and test of a mean with ``n`` groups behind its variance."""
     if n < 2 or not variance > 0:
         return Clustered(n, nan, nan, nan)
-    error = sqrt(variance)
-    half = float(special.stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * error
-    p = 2 * float(special.stdtr(n - 1, -abs(mean) / error))
-    return Clustered(n, mean - half, mean + half, p)
+    return Clustered(n, *t_test(mean, sqrt(variance), n - 1))
 
 
 def _corrected(sums: Array) -> float:

@@ -1,25 +1,26 @@
-"""From run folders to one table: every number that runs have left in files.
-
-``collect`` reads the runs of a study, ``collect_runs`` those that were trained one by one.
-"""
+"""From run folders to one table: every number that the runs of a study have left in files."""
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from types import MappingProxyType
-from typing import Any
 
 import pandas as pd
 
+from prism_transformer.analysis import PROFILE_FILE
 from prism_transformer.core.disk import reading
+from prism_transformer.core.sealed import read_sealed
+from prism_transformer.eval import SLICE, loss_file
+from prism_transformer.eval.diagnostic import CHOICES
+from prism_transformer.eval.results import read_result
+from prism_transformer.eval.tasks import ACCURACIES, BY_NAME, DIAGNOSTIC_CLOZE
 from prism_transformer.models.cost import parameters
-from prism_transformer.recipe import Recipe, differences
 from prism_transformer.recipes.files import changed, paper_scale
-from prism_transformer.study.arms import SHARED, Arm
+from prism_transformer.study import metrics
 from prism_transformer.study.collected import (
     COLUMNS,
     ITEM_COLUMNS,
@@ -35,20 +36,15 @@ from prism_transformer.study.collected import (
     TuningFacts,
 )
 from prism_transformer.study.earlier import EarlierRun
-from prism_transformer.study.numbers import items_of, numbers_of
-from prism_transformer.study.plan import Cell, Plan
-from prism_transformer.study.runs import StudyRun, check_fair, hashes_of
-from prism_transformer.study.spec import Study, StudyError
-from prism_transformer.training.run import Row, read_environment, read_run
+from prism_transformer.study.plan import Plan
+from prism_transformer.study.runs import INFERENCE_FILE, StudyRun, check_fair, hashes_of
+from prism_transformer.training.run import Row, read_environment, read_metrics
+
+CURVE_POINTS = 200  # of a training curve that are kept; each is the mean of a stretch of steps
 
 # Columns of an item that are not a metric.
 ITEM_FACTS = ("task", "item", "item_sha256", "loglikelihoods", "answer")
 
-SEED = re.compile(r"[-_.](seed|s)[-_.]?\d+$")  # at the end of a run folder's name
-# What tells no arm apart: the seed, where shards are, what is written down and how often.
-NO_ARM = ("train.seed", "data.folder", "run.")
-
-Run = tuple[Path, Recipe]  # the folder of a run, and what it was trained by
 Number = tuple[str, int | None, int | None, float]
 """metric, step, index, value"""
 
@@ -78,17 +74,18 @@ def collect(
     if len(used) == 1 and all(isinstance(run, EarlierRun) for run in runs):
         command = next(iter(used.values())).facts.command  # nothing was run since
     notes = dict.fromkeys(each.facts.note for each in used.values() if each.facts.note)
-    made = _collected(plan, runs, failures, command, " ".join(notes))
-    return replace(made, facts=made.facts.model_copy(update={"tuning": tuning}))
+    collected = read_runs(plan, runs, failures, command)
+    more = {"note": " ".join(notes), "tuning": tuning}
+    return replace(collected, facts=collected.facts.model_copy(update=more))
 
 
-def _collected(
+def read_runs(
     plan: Plan,
     runs: Sequence[StudyRun | EarlierRun],
     failures: Mapping[str, str],
     command: str,
-    note: str = "",
 ) -> Collected:
+    """The facts and the table of runs that are fair to compare; others are refused."""
     here = [run for run in runs if isinstance(run, StudyRun)]
     check_fair(plan, here, [run for run in runs if isinstance(run, EarlierRun)])
     rows: list[Row] = []
@@ -106,7 +103,7 @@ def _collected(
                 items += [frame.assign(**who)[ITEM_COLUMNS] for frame in items_of(run)]
             rows += [who | dict(zip(COLUMNS[3:], each, strict=True)) for each in numbers]
     answers = pd.concat(items[1:] or items, ignore_index=True)
-    facts = _facts(plan, runs, failures, command).model_copy(update={"note": note})
+    facts = _facts(plan, runs, failures, command)
     return Collected(facts, pd.DataFrame(rows, columns=COLUMNS), answers)
 
 
@@ -159,7 +156,7 @@ def _run_facts(run: StudyRun | EarlierRun, failures: Mapping[str, str]) -> RunFa
     failure = failures.get(cell.name)
     state: State = "failed" if failure is not None else "incomplete" if run.begun else "missing"
     if run.begun:
-        if not run.to_do(cell.recipe.n_steps):
+        if not run.to_do():
             state, failure = "complete", None
         kept = read_environment(run.folder)
         facts = {key: kept[key] for key in ("hardware", "software", "sessions")}
@@ -170,94 +167,156 @@ def _run_facts(run: StudyRun | EarlierRun, failures: Mapping[str, str]) -> RunFa
     )  # fmt: skip
 
 
-# -- runs of no study ----------------------------------------------------------------------------
+# -- one run --------------------------------------------------------------------------------------
 
 
-def collect_runs(folders: Sequence[Path], baseline: str | None = None) -> Collected:
-    """Everything that runs say: those of one schedule are an arm, told apart by their seed.
-
-    The baseline is the arm of the run that is named, by its folder, its name with or without the
-    seed, or its schedule. When left out it is the first with the base head count in every layer,
-    else the one of fewest phases.
-    """
-
-    def rank(run: Run) -> int:
-        heads = set(run[1].model.schedule.heads)
-        return 0 if heads == {run[1].model.h_base} else len(heads)
-
-    once = {folder.resolve(): folder for folder in folders}
-    runs = [(folder, read_run(named)) for folder, named in once.items()]  # errors say it as named
-    base = min(runs, key=rank) if baseline is None else _named(runs, baseline)
-    grouped: dict[tuple[Any, ...], list[Run]] = {}
-    for run in runs:
-        grouped.setdefault(_arm(base, run, "").identity, []).append(run)
-    arms: list[Arm] = []
-    cells: dict[Path, Cell] = {}
-    for group, name in zip(grouped.values(), _names(list(grouped.values())), strict=True):
-        arms.append(_arm(base, group[0], name))
-        seen: dict[int, Path] = {}
-        for folder, recipe in group:
-            cells[folder] = Cell(name, 0, recipe.train.seed, recipe, folder.name)
-            other = seen.setdefault(recipe.train.seed, folder)
-            if other != folder:
-                same = "the same recipe and the same seed; name only one of them"
-                raise StudyError(f"{folder} and {other}: {same}")
-    where, planned = base[0].parent, tuple(cells.values())
-    study = Study.model_construct(  # names of arms may be any here
-        base=str(base[0]),
-        baseline=cells[base[0]].arm,
-        seeds=sorted({cell.seed for cell in planned}),
-        arms={arm.name: str(arm.schedule) for arm in arms},
-    )
-    plan = Plan(where.name or "runs", where, study, base[1], tuple(arms), ({},), planned)
-    found = [StudyRun(study, cell, folder) for folder, cell in cells.items()]
-    return _collected(plan, found, {}, "prism train, run by run")
+def numbers_of(run: StudyRun) -> Iterator[Number]:
+    """All numbers of a run, in a fixed order."""
+    rows, last = read_metrics(run.folder), run.cell.recipe.n_steps
+    for row in rows:
+        if row["kind"] == "val":
+            yield metrics.VAL_LOSS, row["step"], None, row["loss"]
+            if row["step"] == last:
+                yield metrics.FINAL_LOSS, last, None, row["loss"]
+    yield from _training([row for row in rows if row["kind"] == "train"])
+    for row in [row for row in rows if row["kind"] == "attention"][-1:]:
+        for layer, value in enumerate(row["largest_logit"]):
+            yield metrics.LARGEST_LOGIT, row["step"], layer, value
+    if run.step >= last:
+        yield from _looks(run, 1.0, last)
+        yield from _inference(run.analysis_folder / INFERENCE_FILE)
+    yield from _milestones(run)
 
 
-def _named(runs: Sequence[Run], name: str) -> Run:
-    """The first run of an arm, by any name it goes by."""
-    for folder, recipe in runs:
-        schedule = str(recipe.model.schedule)
-        if folder == Path(name).resolve() or name in (folder.name, _stem(folder), schedule):
-            return folder, recipe
-    known = dict.fromkeys(_stem(folder) for folder, _ in runs)
-    raise StudyError(f"--baseline {name}: is none of the runs: {', '.join(known)}")
+def _milestones(run: StudyRun) -> Iterator[Number]:
+    """The same as at the end, of earlier checkpoints; names have the share of training."""
+    stages, recipe = run.study.stages.values(), run.cell.recipe
+    steps = {share: step for stage in stages for share, step in stage.steps(recipe).items()}
+    for share, step in sorted(steps.items()):
+        for name, _, index, value in _looks(run, share, step) if share < 1 else ():
+            yield metrics.at(name, share), step, index, value
 
 
-def _stem(folder: Path) -> str:
-    """The name of a run without its seed."""
-    return SEED.sub("", folder.name)
+def _looks(run: StudyRun, share: float, step: int) -> Iterator[Number]:
+    """What was measured of the checkpoint at a step, by the stages that ask for its share."""
+    scores, rest = run.at_step(step)
+    asked = [name for name, stage in run.study.stages.items() if share in stage.at]
+    # Of the last checkpoint all that there is counts, whoever measured it.
+    if share == 1 or "eval" in asked:
+        yield from _scores(scores)
+    if share == 1 or "analyze" in asked:
+        yield from _profile(rest / PROFILE_FILE)
+    if share == 1 or "loss" in asked:
+        yield from _losses(rest, run.cell.recipe.model.seq_len)
 
 
-def _arm(base: Run, run: Run, name: str) -> Arm:
-    """The schedule of a run, and what else it changes of the base's recipe."""
-    (first, before), (folder, recipe) = base, run
-    lines = [line for line in differences(before, recipe) if not line.startswith(NO_ARM)]
-    keys = {line.partition(":")[0]: line for line in lines}
-    apart = [line for key, line in keys.items() if key in SHARED]
-    if before.model.n_layers != recipe.model.n_layers:
-        apart.append(f"{before.model.n_layers} -> {recipe.model.n_layers} layers")
-    if apart:
-        raise StudyError(f"{folder}: cannot be compared with {first}: {'; '.join(apart)}")
-    values = recipe.model_dump()
-    changes = {
-        key: values[section][name]
-        for key in keys
-        for section, name in [key.split(".")]
-        if key != "model.schedule"
-    }
-    return Arm(name, recipe.model.schedule, changes)
+def _training(rows: list[Row]) -> Iterator[Number]:
+    if not rows:
+        return
+    length = -(-len(rows) // CURVE_POINTS)
+    for start in range(0, len(rows), length):
+        stretch = rows[start : start + length]
+        mean = sum(row["loss"] for row in stretch) / len(stretch)
+        yield metrics.TRAIN_LOSS, stretch[-1]["step"], None, mean
+    rate = median(row["tokens_per_second"] for row in rows)
+    yield metrics.TOKENS_PER_SECOND, None, None, rate
+    yield metrics.SECONDS, None, None, sum(row["seconds"] for row in rows)
+    memory = [row["memory_bytes"] for row in rows if row["memory_bytes"] is not None]
+    if memory:
+        yield metrics.MEMORY_BYTES, None, None, max(memory)
 
 
-def _names(groups: Sequence[Sequence[Run]]) -> Iterator[str]:
-    """A name for each arm: that of its folders without the seed, or else its schedule."""
-    stems = [{_stem(folder) for folder, _ in group} for group in groups]
-    taken: set[str] = set()
-    for place, (group, stem) in enumerate(zip(groups, stems, strict=True)):
-        shared = any(stem & other for other in (*stems[:place], *stems[place + 1 :]))
-        wanted = str(group[0][1].model.schedule) if shared or len(stem) > 1 else stem.pop()
-        name, n = wanted, 2
-        while name in taken:
-            name, n = f"{wanted} ({n})", n + 1
-        taken.add(name)
-        yield name
+def _scores(folder: Path) -> Iterator[Number]:
+    """The score that tables show of each task, and its other accuracy where it has two."""
+    for file in sorted(folder.glob("*.json")):
+        result = read_sealed(file)
+        for row in result["rows"]:
+            found = result["metrics"].get(row["task"], {})
+            shown = {row["metric"]: (row["value"], row["stderr"])}
+            for metric in ACCURACIES:
+                value = found.get(metric)
+                if value is not None and row["task"] in BY_NAME:
+                    shown.setdefault(metric, (value, found.get(f"{metric}_stderr")))
+            for metric, (value, stderr) in shown.items():
+                name = metrics.eval_score(row["task"], metric)
+                yield name, None, None, value
+                yield name + metrics.ITEMS, None, None, row["items"]
+                if stderr is not None:
+                    yield name + metrics.STDERR, None, None, stderr
+
+
+def _profile(file: Path) -> Iterator[Number]:
+    for layer in read_sealed(file)["profile"]["layers"] if file.is_file() else []:
+        for name, statistic in layer["statistics"].items():
+            yield metrics.attention(name), None, layer["layer"], statistic["mean"]
+
+
+def _losses(folder: Path, context: int) -> Iterator[Number]:
+    """Loss by position, and at other lengths of sequences, where they are of the same text."""
+    file = folder / loss_file()
+    own = read_sealed(file) if file.is_file() else None
+    if own is None or not own.get("text", SLICE).startswith(SLICE):  # older ones say none
+        return
+    yield from _positions(metrics.LOSS_AT_POSITION, own)
+    others = [read_sealed(file) for file in folder.glob(loss_file().replace(".", "-*."))]
+    n_tokens = own["sequences"] * context
+    same = [
+        kept
+        for kept in others
+        if kept["sequences"] * kept["length"] == n_tokens and kept["text"].startswith(SLICE)
+    ]
+    if same:
+        yield metrics.loss_at_length(metrics.NO_SCALING), None, context, own["loss"]
+    for kept in sorted(same, key=lambda kept: (kept["length"], kept["scaling"] or "")):
+        scaling, length = _scaling(kept, context), kept["length"]
+        yield metrics.loss_at_length(scaling), None, length, kept["loss"]
+        yield from _positions(metrics.loss_at_position(scaling, length), kept)
+
+
+def _scaling(kept: Row, context: int) -> str:
+    """The kind alone where it stretches the context to the length, else with its factor."""
+    kind, _, factor = (kept["scaling"] or metrics.NO_SCALING).partition(":")
+    fits = not factor or float(factor) * context == kept["length"]
+    return kind if fits else f"{kind}:{factor}"
+
+
+def _positions(name: str, kept: Row) -> Iterator[Number]:
+    for row in kept["by_position"]:
+        end = int(row["positions"].rpartition("-")[2])
+        yield name, None, end, row["loss"]
+
+
+def _inference(file: Path) -> Iterator[Number]:
+    for kind, timed in read_sealed(file)["kinds"].items() if file.is_file() else []:
+        ours, theirs = timed["seconds"], timed["baseline_seconds"]
+        yield metrics.inference(kind), None, None, timed["tokens"] / median(ours)
+        # Round by round: whatever else the machine did slowed both.
+        ratios = [their / our for our, their in zip(ours, theirs, strict=True)]
+        yield metrics.inference_ratio(kind), None, None, median(ratios)
+
+
+def items_of(run: StudyRun) -> Iterator[pd.DataFrame]:
+    """Every item of every task or group of tasks, counted from 0, with its cluster."""
+    for file in sorted(run.eval_folder.glob("*.json")):
+        result, frame = read_result(file), pd.read_parquet(file.with_suffix(".parquet"))
+        names = [
+            name for name in frame if name not in ITEM_FACTS and not str(name).endswith("_weight")
+        ]
+        for row in result["rows"]:
+            members = result["harness"]["group_subtasks"].get(row["task"]) or [row["task"]]
+            mine = frame[frame["task"].isin(members)]
+            mine = mine.assign(
+                cluster=_clusters(mine, members), task=row["task"], item=range(len(mine))
+            )
+            facts = ["task", "item", "cluster"]
+            long = mine.melt(facts, names, "metric", "value").dropna(subset=["value"])
+            yield long.astype({"task": str, "cluster": str, "metric": str, "value": float})
+
+
+def _clusters(items: pd.DataFrame, members: Sequence[str]) -> list[str]:
+    """What each item shares with others: its sub-task, a template; else it stands by itself."""
+    if len(members) > 1:
+        return [str(task) for task in items["task"]]
+    # Items of one template follow each other.
+    size = CHOICES if members == [DIAGNOSTIC_CLOZE] else 1
+    return [str(int(item) // size) for item in items["item"]]

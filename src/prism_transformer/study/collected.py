@@ -1,4 +1,4 @@
-"""What a study found, in a folder small enough to commit or mail.
+"""What a study found, typed, and as a folder small enough to commit or mail.
 
 study.json       the question: arms, seeds, recipe; and what became of every run
 table.parquet    a row for each number: arm, point, seed, metric, step, index, value
@@ -14,18 +14,18 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import numpy as np
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import Field
 
 from prism_transformer.core.disk import read_whole, reading, write_whole, writing
-from prism_transformer.core.errors import InputError, explain
-from prism_transformer.core.sealed import read_sealed, sealed_json
+from prism_transformer.core.errors import InputError
+from prism_transformer.core.sealed import SealedPart, read_sealed, sealed_json, typed
 from prism_transformer.eval.tasks import known_items
 from prism_transformer.recipe import Recipe
 from prism_transformer.study.looks import OBRIEN_FLEMING, Spending
@@ -58,31 +58,30 @@ State = Literal["complete", "incomplete", "failed", "missing"]
 Frame = TypeVar("Frame", pd.DataFrame, pd.Series)
 
 
-class Model(BaseModel):
-    """A part of study.json: typed, and no key that nobody knows."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class ArmFacts(Model):
+class ArmFacts(SealedPart):
     """An arm as the study defines it."""
 
     name: str
     schedule: str
     heads: tuple[int, ...]
-    changes: Facts = {}
+    changes: Facts = Field(default={})
     """what else of the recipe it changes, by dotted key"""
 
 
-class RunHashes(Model):
-    """What proves that two runs may be compared."""
+def beside_others(sessions: Iterable[Facts]) -> bool:
+    """Whether other workers trained on the same machine in some session of a run."""
+    return any(session.get("workers", 1) > 1 for session in sessions)
+
+
+class RunHashes(SealedPart):
+    """Two runs of one seed may be compared if these are equal."""
 
     initial_weights: str
     data_order: str
     shards: str
 
 
-class RunFacts(Model):
+class RunFacts(SealedPart):
     """What became of one run."""
 
     arm: str
@@ -97,7 +96,7 @@ class RunFacts(Model):
     software: Facts | None = None
     sessions: tuple[Facts, ...] = ()
     rate_compares_nothing: bool = False
-    """as whoever collected it said: its machine did other work that no session knows of"""
+    """said by the user who collected it: its machine did other work, which no session records"""
 
     @property
     def diverged(self) -> bool:
@@ -107,11 +106,10 @@ class RunFacts(Model):
     @property
     def beside_others(self) -> bool:
         """Whether its machine did other work as well, so that its rate says nothing of its arm."""
-        beside = any(session.get("workers", 1) > 1 for session in self.sessions)
-        return beside or self.rate_compares_nothing
+        return beside_others(self.sessions) or self.rate_compares_nothing
 
 
-class ContrastFacts(Model):
+class ContrastFacts(SealedPart):
     """Arms against arms: what a study asks."""
 
     name: str
@@ -119,22 +117,22 @@ class ContrastFacts(Model):
     """by arm; they sum to 0"""
 
 
-class LooksFacts(Model):
+class LooksFacts(SealedPart):
     """Numbers of seeds at which a study said that it would look."""
 
     seeds: tuple[int, ...]
     spending: Spending = OBRIEN_FLEMING
 
 
-class FactorialFacts(Model):
+class FactorialFacts(SealedPart):
     """The two head counts of a factorial study."""
 
     wide: int
     narrow: int
 
 
-class SearchFacts(Model):
-    """That arms were chosen among many, which flatters those that came out best."""
+class SearchFacts(SealedPart):
+    """Of a study that chose among many arms, so that the best of them look better than they are."""
 
     confirm: tuple[int, ...] = ()
     """seeds that the finalists are trained with once more"""
@@ -142,7 +140,7 @@ class SearchFacts(Model):
     """these are the finalists, on those seeds"""
 
 
-class RateFacts(Model):
+class RateFacts(SealedPart):
     """An arm's losses at several learning rates, and the best of them, which is its own."""
 
     arm: ArmFacts
@@ -152,7 +150,7 @@ class RateFacts(Model):
     best: float
 
 
-class TuningFacts(Model):
+class TuningFacts(SealedPart):
     """How the learning rate of each arm was found, on seeds that the comparison does not have."""
 
     rates: tuple[float, ...]
@@ -169,7 +167,7 @@ class TuningFacts(Model):
         return {each.arm.name: each.best for each in self.arms}
 
 
-class StudyFacts(Model):
+class StudyFacts(SealedPart):
     """What study.json holds."""
 
     format: Literal[1] = 1
@@ -219,7 +217,7 @@ class Collected:
     table: pd.DataFrame
     items: pd.DataFrame
     doubt: str = ""
-    """why nobody can tell whether the files it came from were changed"""
+    """why it is not known whether its files were changed; empty if it is"""
 
     @property
     def baseline(self) -> str:
@@ -279,18 +277,18 @@ def finite(values: Frame) -> Frame:
 
 
 def without_rates(facts: StudyFacts) -> StudyFacts:
-    """The same study, of whose runs no rate compares anything."""
+    """The same study, with the speed of no run to be compared."""
     runs = [run.model_copy(update={"rate_compares_nothing": True}) for run in facts.runs]
     return facts.model_copy(update={"runs": tuple(runs)})
 
 
 def looked_again(collected: Collected, folder: Path) -> Collected:
-    """The same with the looks that a folder of earlier results records, and this one.
+    """The same, with the looks that an earlier result in this folder records, and this one.
 
-    Whoever adds seeds after having seen a whole study has looked twice.
+    To add seeds after having seen a whole study is to look twice, which raises false alarms.
     """
     looked = _looks(collected)
-    if (folder / STUDY_FILE).is_file():  # of which the facts alone are asked
+    if (folder / STUDY_FILE).is_file():  # its facts alone are read, so its tables may be missing
         try:
             before, _ = _read_facts(folder)
         except InputError as error:
@@ -363,10 +361,7 @@ def _read_facts(folder: Path) -> tuple[StudyFacts, dict[str, str]]:
     if version != 1:
         raise InputError(f"{folder}: format {version!r}; this version reads 1")
     sums = facts.pop(SUMS, {})
-    try:
-        return StudyFacts.model_validate(facts), dict(sums)
-    except ValidationError as error:
-        raise InputError(explain(folder / STUDY_FILE, error.errors()[0])) from None
+    return typed(folder / STUDY_FILE, facts, StudyFacts), dict(sums)
 
 
 def _read_table(file: Path, sums: Mapping[str, str]) -> pd.DataFrame:

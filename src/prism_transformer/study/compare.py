@@ -1,8 +1,9 @@
 """Arms of a study against its baseline and against each other: how far apart, and how sure.
 
-Runs of one seed start from the same weights and see the same tokens, so arms are compared seed by
-seed, and only over seeds that all arms of a contrast have completed. Runs that failed stay in the
-account: whoever leaves out what diverged has chosen the seeds by their outcome.
+In comes a collected study, out comes a ``Comparison``. Runs of one seed start from the same weights
+and see the same tokens, so arms are compared seed by seed, over the seeds that all arms of a
+contrast have completed. Runs that failed are listed beside the differences: to drop what diverged
+without a word would be to choose seeds by their outcome.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ import pandas as pd
 from pydantic import BaseModel
 
 from prism_transformer.core.errors import InputError
-from prism_transformer.core.table import Column, Interval, Row, Spread, Table, Value, words
+from prism_transformer.core.table import Column, Row, Spread, Table, Value, words
 from prism_transformer.study import metrics
 from prism_transformer.study.benchmarks import ScoreDifference, Scores
+from prism_transformer.study.best_rates import Envelope, envelopes
 from prism_transformer.study.collected import (
     LEARNING_RATE,
     Collected,
@@ -36,10 +38,10 @@ from prism_transformer.study.contrasts import (
     against,
     contrast_table,
     contrasts_of,
+    difference_cells,
     lost_runs,
     measured,
 )
-from prism_transformer.study.envelope import Envelope, envelopes
 from prism_transformer.study.factorial import LayerEffects, layer_effects
 from prism_transformer.study.looks import Look, plan_looks
 from prism_transformer.study.multiplicity import Blocks, fit_blocks
@@ -160,13 +162,15 @@ class Comparison:
         )
         rows: list[Row] = []
         for index, (point, baseline) in enumerate(zip(self.points, self.baselines, strict=True)):
-            here = [_itself(index, point, baseline)]
+            here = [_unmeasured(index, point, baseline)]
             here += [each for each in self.rows if each.point == index]
             values = {key: str(value) for key, value in point.items()}
             rows += [values | _cells(each, len(self.seeds)) for each in here]
             empty = dict.fromkeys(column.key for column in columns)
             rows += [
-                empty | values | _lost_cells(each) for each in self.lost if each.point == index
+                empty | values | {"arm": f"{run.arm}, seed {run.seed}", "seeds": run.how}
+                for run in self.lost
+                if run.point == index
             ]
         note = RATES_BESIDE if any(each.rates_beside_others for each in self.rows) else ""
         return Table("comparison", columns, tuple(rows), f"{self.name}: arms compared", note)
@@ -294,7 +298,7 @@ def compare(collected: Collected, by_item: Collection[str] | None = None) -> Com
         baselines.append(arms.pop(collected.baseline))
         for arm in arms.values():
             tested = by_item is None or arm.name in by_item
-            row = _itself(index, values, baselines[-1], arm)
+            row = _unmeasured(index, values, baselines[-1], arm)
             rows.append(_row(point, point.measured(row), tested))
         contrasts += [
             point.measured(Contrast(index, values, each.name, dict(each.weights)))
@@ -319,7 +323,7 @@ def _one_rate(facts: StudyFacts) -> float | None:
     return None if swept or own or facts.tuning else facts.recipe.optim.lr
 
 
-def _itself(
+def _unmeasured(
     point: int, values: Facts, baseline: ArmSummary, arm: ArmSummary | None = None
 ) -> ArmContrast:
     """An arm against the baseline before anything is known; without an arm, the baseline alone."""
@@ -378,23 +382,13 @@ def digits(gap: Paired) -> int:
 
 def _cells(row: ArmContrast, planned: int) -> dict[str, Value]:
     """A line of the table; where the arm is the baseline itself, there is nothing to compare."""
-    arm, gap, speed = row.arm, row.difference, row.throughput
-    tested = gap is not None and gap.n > 1  # one seed has neither interval nor test
+    arm, speed = row.arm, row.throughput
     n = arm.loss.n if arm is row.baseline and arm.loss else len(row.seeds)
     return {
         "arm": arm.name,
         "schedule": arm.schedule,
         "loss": Spread(arm.loss.mean, arm.loss.sd) if arm.loss else None,
-        "difference": gap.mean if gap else None,
-        "interval": Interval(gap.low, gap.high) if gap and tested else None,
-        "p": gap.p if gap and tested else None,
-        "adjusted p": row.adjusted_p if tested else None,
+        **difference_cells(row),
         "speed": speed.mean if speed else None,
         "seeds": str(n) if n == planned else f"{n} of {planned}",
     }
-
-
-def _lost_cells(lost: Lost) -> dict[str, Value]:
-    """A line of the table for a run that failed."""
-    how = "diverged" if lost.diverged else "failed"
-    return {"arm": f"{lost.arm}, seed {lost.seed}", "seeds": how}

@@ -1,13 +1,13 @@
-"""Contrasts: arms against arms, weighted, seed by seed.
+"""Contrasts: weighted differences of arms, seed by seed.
 
-An arm against the baseline is one; so are the order of the heads (a schedule less its reverse) and
-their number (a group of arms less the line through uniform ones). All contrasts of a study are one
-family: their p values are adjusted for all of them, over all points.
+An arm minus the baseline is one; so are a schedule minus its reverse (the order of the heads) and
+the mean of some arms minus that of others. All contrasts of a study are one family: their p values
+are adjusted for all of them, over all points.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isclose, isfinite, nan
 from typing import TypeVar
@@ -26,7 +26,7 @@ from prism_transformer.study.collected import (
     finite,
 )
 from prism_transformer.study.metrics import FINAL_LOSS
-from prism_transformer.study.multiplicity import Blocks, Pooled, holm, max_t
+from prism_transformer.study.multiplicity import Blocks, Pooled, fit_blocks, holm, max_t
 from prism_transformer.study.statistics import ALPHA, Array, Paired, paired, seeds_needed
 
 Weights = Mapping[str, float]
@@ -43,6 +43,10 @@ class Lost:
     diverged: bool
     """its loss or gradient was no number any more"""
     reason: str
+
+    @property
+    def how(self) -> str:
+        return "diverged" if self.diverged else "failed"
 
 
 @dataclass(frozen=True)
@@ -175,6 +179,29 @@ def measured(
     )
 
 
+def contrasts_at(
+    facts: StudyFacts,
+    arms: Iterable[str],
+    point: int,
+    values: Facts,
+    losses: pd.DataFrame,
+    limit: float,
+) -> list[Contrast]:
+    """These arms against the baseline, then what the study names: measured, not adjusted yet."""
+    asked = {against(arm, facts.baseline): {arm: 1.0, facts.baseline: -1.0} for arm in arms}
+    asked |= {each.name: dict(each.weights) for each in contrasts_of(facts)}
+    blocks = fit_blocks(losses)
+    return [
+        measured(
+            Contrast(point, values, name, weights, effect=facts.effect, limit=limit),
+            losses,
+            blocks,
+            (),
+        )
+        for name, weights in asked.items()
+    ]
+
+
 def lost_runs(collected: Collected, point: int) -> tuple[Lost, ...]:
     """Runs of a point that failed, or that ended with a loss that is no number."""
     ended = collected.metric(FINAL_LOSS, point)
@@ -247,16 +274,24 @@ def contrast_table(contrasts: Sequence[Contrast], name: str, places: int) -> Tab
     return Table("contrasts", columns, tuple(rows), title=f"{name}: contrasts")
 
 
+def difference_cells(contrast: Contrast) -> dict[str, Value]:
+    """The difference, its interval and its p as cells of a table; one seed has only the first."""
+    gap = contrast.difference
+    tested = gap if gap and gap.n > 1 else None
+    return {
+        "difference": gap.mean if gap else None,
+        "interval": Interval(tested.low, tested.high) if tested else None,
+        "p": tested.p if tested else None,
+        "adjusted p": contrast.adjusted_p if tested else None,
+    }
+
+
 def _cells(each: Contrast, places: int) -> dict[str, Value]:
     gap, pooled = each.difference, each.pooled
-    tested = gap is not None and gap.n > 1
     return {
         "contrast": each.name,
-        "difference": gap.mean if gap else None,
-        "interval": Interval(gap.low, gap.high) if gap and tested else None,
+        **difference_cells(each),
         "pooled": Interval(pooled.low, pooled.high) if pooled else None,
-        "p": gap.p if gap and tested else None,
-        "adjusted p": each.adjusted_p if tested else None,
         "seeds": len(each.seeds),
         "seed by seed": ", ".join(signed(d, places) for d in gap.differences) if gap else "",
     }

@@ -1,8 +1,8 @@
-"""Runs that were collected before: cells of a study which need no run folder.
+"""Runs that were collected before: cells of a study that need no run folder (``--with``).
 
-A study goes on from folders that ``prism study collect`` wrote, made by the same study when it had
-other seeds, arms or points, on this machine or another. A run there is one of the cells here when
-its arm has the same schedule and changes, and its recipe is the same; names do not matter.
+A study can go on from folders that ``prism study collect`` wrote, when the study had other seeds,
+arms or points, or on another machine. A collected run is one of the study's cells if its arm has
+the same schedule and changes and its recipe is the same; names do not matter.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from typing import Any
 import pandas as pd
 
 from prism_transformer.eval.tasks import shown_metrics
-from prism_transformer.recipe import Recipe, differences
 from prism_transformer.recipes.files import changed
 from prism_transformer.study import metrics
 from prism_transformer.study.arms import Arm
 from prism_transformer.study.collected import Collected, RunFacts, read_collected
-from prism_transformer.study.plan import Cell, Plan
+from prism_transformer.study.plan import Cell, Plan, training_differences
 from prism_transformer.study.spec import Study, StudyError
 
 
@@ -63,7 +62,7 @@ class EarlierRun:
             int(step): float(loss) for step, loss in zip(rows["step"], rows["value"], strict=True)
         }
 
-    def loss_and_rate(self, step: int) -> tuple[float, float]:
+    def values(self, step: int) -> tuple[float, float]:
         """Validation loss at a step, and tokens per second of the whole run."""
         if step not in self.losses:
             raise StudyError(f"--with {self.folder}: {self.then.run} has no loss at step {step}")
@@ -139,7 +138,7 @@ def _cell_of(plan: Plan, folder: Path, collected: Collected, run: RunFacts) -> C
     recipe = changed(facts.recipe, own, f"{folder}: {run.run}")
     for cell in plan.cells:
         if cell.arm in same and cell.seed == run.seed:
-            wrong = apart(recipe, cell.recipe, unknown)
+            wrong = training_differences(recipe, cell.recipe, unknown)
             if not wrong:
                 return cell
             if named := [wrong[key] for key in wrong.keys() - point.keys() - plan.points[0].keys()]:
@@ -148,13 +147,3 @@ def _cell_of(plan: Plan, folder: Path, collected: Collected, run: RunFacts) -> C
                     f"now: {'; '.join(sorted(named))}; leave it out, or change the study back"
                 )
     return None
-
-
-def apart(before: Recipe, after: Recipe, but: set[str]) -> dict[str, str]:
-    """What two recipes train differently, by key: shards are compared by their content."""
-    lines = {line.partition(":")[0]: line for line in differences(before, after)}
-    return {
-        key: line
-        for key, line in lines.items()
-        if key not in but and key != "data.folder" and not key.startswith("run.")
-    }

@@ -1,10 +1,10 @@
 """Factorial designs: what a wide head is worth in each layer, from a fraction of all schedules.
 
 Every layer has one of two head counts, ``wide`` (fewer heads) or ``narrow``. Of the 2^L schedules
-a few are run: the rows of a Hadamard matrix and their mirror images. In these each layer is wide
-in half of the arms, as often with as without every other layer, so that its effect is told apart
-from all others and from every pair of them (resolution IV): for 8 layers the 2^(8-4) fraction of
-16 arms, for 12 Plackett and Burman's design with its fold-over, 24 arms.
+a few are run: the rows of a Hadamard matrix and their negatives. In these each layer is wide in
+half of the arms, as often with as without every other layer, so that its effect is separate from
+those of all other layers and of every pair of them (resolution IV). For 8 layers that is the
+2^(8-4) fraction of 16 arms, for 12 Plackett and Burman's design with its fold-over, 24 arms.
 """
 
 from __future__ import annotations
@@ -14,17 +14,14 @@ from dataclasses import dataclass
 from math import log2, nan, sqrt
 
 import numpy as np
-import numpy.typing as npt
 from scipy import special
 
 from prism_transformer.core.errors import InputError
 from prism_transformer.core.table import Column, Interval, Row, Table, words
 from prism_transformer.schedule import HeadSchedule
 from prism_transformer.study.collected import Collected, finite
-
-Array = npt.NDArray[np.float64]
-
-CONFIDENCE = 0.95
+from prism_transformer.study.multiplicity import block_residuals
+from prism_transformer.study.statistics import Array, t_test
 
 
 def hadamard(order: int) -> Array | None:
@@ -166,10 +163,9 @@ class Fit:
     def effects(self) -> tuple[Effect, ...]:
         means = 2 * self.coefficients[self.n_seeds :]
         errors = 2 * np.sqrt(np.diag(self.covariance)[self.n_seeds :])
-        factor = float(special.stdtrit(self.freedom, (1 + CONFIDENCE) / 2))
         return tuple(
-            Effect(*map(float, (mean, se, mean - factor * se, mean + factor * se)))
-            for mean, se in zip(means, errors, strict=True)
+            Effect(mean, se, *t_test(mean, se, self.freedom)[:2])
+            for mean, se in zip(means.tolist(), errors.tolist(), strict=True)
         )
 
     def predict(self, at: Array, observed: Sequence[float]) -> Prediction:
@@ -177,10 +173,8 @@ class Fit:
         row = np.concatenate((np.full(self.n_seeds, 1 / self.n_seeds), at))
         predicted, seen = float(row @ self.coefficients), float(np.mean(observed))
         error = sqrt(self.sd**2 / self.n_seeds + float(row @ self.covariance @ row))
-        half = float(special.stdtrit(self.freedom, (1 + CONFIDENCE) / 2)) * error
         residual = seen - predicted
-        p = 2 * float(special.stdtr(self.freedom, -abs(residual) / error)) if error > 0 else nan
-        return Prediction(predicted, seen, residual, residual - half, residual + half, p)
+        return Prediction(predicted, seen, residual, *t_test(residual, error, self.freedom))
 
 
 def fit(at: Array, losses: Array) -> Fit:
@@ -199,8 +193,7 @@ def fit(at: Array, losses: Array) -> Fit:
     coefficients = inverse @ table.T @ values
     residual = float(((values - table @ coefficients) ** 2).sum())
     residual_freedom = len(values) - table.shape[1]
-    noise = losses - losses.mean(0) - losses.mean(1, keepdims=True) + losses.mean()
-    pure, freedom = float((noise**2).sum()), (n_seeds - 1) * (n_arms - 1)
+    pure, freedom = float((block_residuals(losses) ** 2).sum()), (n_seeds - 1) * (n_arms - 1)
     lack, p = nan, nan
     if n_seeds > 1 and pure > 0:
         more = residual_freedom - freedom

@@ -2,7 +2,7 @@
 
 studies/NAME/
   study.toml    the study file as it was last used
-  rates.json    the learning rate of each arm, where the study tunes them (``rates.py``)
+  rates.json    the learning rate of each arm, where the study tunes them (``tuning.py``)
   tuning/       what found them: a study of its own
   runs/         a run folder for each cell of the plan
   queue.db      who works on what; can be made again from the run folders at any time
@@ -34,7 +34,11 @@ from prism_transformer.study.collected import (
 from prism_transformer.study.earlier import EarlierRun, find_earlier
 from prism_transformer.study.plan import Cell, Plan, make_plan
 from prism_transformer.study.queue import QUEUE_FILE, Queue, trial_key
-from prism_transformer.study.rates import (
+from prism_transformer.study.runs import StudyRun, check_fair, run_of
+from prism_transformer.study.selection import Arms, Seeds, select
+from prism_transformer.study.sharing import HEARTBEAT
+from prism_transformer.study.spec import StudyError, find_study
+from prism_transformer.study.tuning import (
     TUNING,
     Rates,
     find_rates,
@@ -43,10 +47,6 @@ from prism_transformer.study.rates import (
     with_rates,
     write_rates,
 )
-from prism_transformer.study.runs import StudyRun, check_fair, run_of
-from prism_transformer.study.selection import Arms, Seeds, select
-from prism_transformer.study.sharing import HEARTBEAT
-from prism_transformer.study.spec import StudyError, find_study
 from prism_transformer.training.run import reached
 
 STUDIES = Path("studies")  # where the folders of studies are unless a place is given
@@ -77,13 +77,13 @@ class StudyFolder:
 
     @property
     def runs(self) -> list[StudyRun]:
-        """The run of every cell that is of this folder, begun or not, in the planned order."""
+        """The runs of this folder in the planned order, begun or not, without ``earlier`` ones."""
         runs = [self.run_of(cell) for cell in self.plan.cells]
         return [run for run in runs if run.begun or run.cell.name not in self.collected]
 
     @property
     def earlier(self) -> list[EarlierRun]:
-        """The other cells: collected before, and not begun here."""
+        """Cells that were collected before and are not begun here."""
         mine = {run.cell.name for run in self.runs}
         names = [cell.name for cell in self.plan.cells if cell.name not in mine]
         return [self.collected[name] for name in names]
@@ -92,7 +92,7 @@ class StudyFolder:
         return run_of(self.plan, self.folder, cell)
 
     def check(self) -> None:
-        """Refuse what is there already and would not be a fair part of this study."""
+        """Refuse runs in the folder that would not be a fair part of this study."""
         runs = self.runs
         for run in runs:
             run.check_recipe()
@@ -100,10 +100,12 @@ class StudyFolder:
 
     @property
     def left(self) -> list[tuple[Cell, int]]:
-        """Cells of a tuning that are not done, each to its end; what diverged would so again."""
-        runs = [run for run in self.runs if not run.diverged]
-        steps = [(run, run.cell.recipe.n_steps) for run in runs]
-        return [(run.cell, n) for run, n in steps if run.queued(n)]
+        """Cells of a tuning study that are not done, each with its last step.
+
+        A run that diverged counts as done, since it would diverge again.
+        """
+        left = [run.cell for run in self.runs if not run.diverged and run.queued()]
+        return [(cell, cell.recipe.n_steps) for cell in left]
 
     def check_stuck(self) -> None:
         """Refuse to go on where an arm's rate cannot be found."""
@@ -115,11 +117,11 @@ class StudyFolder:
 
     def queue(self, heartbeat: int = HEARTBEAT) -> Queue:
         """The queue, which may be empty or not begun."""
-        elsewhere = [each.cell.name for each in self.earlier]
-        return Queue(self.plan, self.folder, self.storage, heartbeat, elsewhere)
+        collected = [each.cell.name for each in self.earlier]
+        return Queue(self.plan, self.folder, self.storage, heartbeat, collected)
 
     def begin(self, queue: Queue, cells: Sequence[tuple[Cell, int]] | None = None) -> None:
-        """Put into the queue what is to do: all cells to their end, or these to a step each."""
+        """Fill the queue: with all cells to their last step, or with these to a step each."""
         if self.plan.untuned:
             raise StudyError(
                 f"{self.plan.file}: the learning rate of {', '.join(self.plan.untuned)} is not "
@@ -129,21 +131,21 @@ class StudyFolder:
         self.keep_file()
         if cells is None:
             cells = [(cell, cell.recipe.n_steps) for cell in self.plan.cells]
-        cells = [(cell, until) for cell, until in cells if cell.name in queue.own]
+        cells = [(cell, until) for cell, until in cells if cell.name in queue.selected]
         done, undone = {}, set()
-        for cell, until in cells:  # what run folders say, whatever a queue remembers
+        for cell, until in cells:  # run folders decide, whatever the queue has
             run, key = self.run_of(cell), trial_key(cell.name, until)
             todo = run.queued(until)
             if run.begun and not todo:
                 done[key] = run.values(until)
-            # Trained and lacks a stage. What is not trained here is left to the queue: another
-            # machine, whose folder is not seen from here, may have done it.
+            # Trained, but it lacks a stage. What is not trained here is left to the queue, since
+            # another machine, whose folders cannot be read from here, may have done it.
             elif todo and run.step >= until:
                 undone.add(key)
         queue.fill(cells, done, undone)
 
     def keep_file(self) -> None:
-        """Write down the study file as it is used now."""
+        """Write the study file, and the rates that were found, into the folder."""
         with writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             write_whole(self.folder / "study.toml", self.plan.file.read_bytes())
@@ -151,12 +153,12 @@ class StudyFolder:
                 write_rates(self.folder, self.tuning)
 
     def failures(self) -> dict[str, str]:
-        """Why cells failed, as the queue remembers; nothing where there is no queue."""
+        """Why cells failed, by name, as the queue has it; empty without a queue."""
         found = queue.failures() if (queue := self._queue_if_any()) else {}
         return {run.cell.name: found[run.cell.name] for run in self.runs if run.cell.name in found}
 
     def _queue_if_any(self) -> Queue | None:
-        """Looking must not make the SQLite file."""
+        """The queue, if there is one: asking for the status must not create an SQLite file."""
         there = self.storage is not None or (self.folder / QUEUE_FILE).is_file()
         return self.queue() if there else None
 
@@ -177,9 +179,9 @@ class StudyFolder:
             elif name in failures:
                 state = f"failed: {failures[name]}"
             else:
-                todo = run.to_do(steps)
+                todo = run.to_do()
                 state = f"to do: {', '.join(todo)}" if todo else "done"
-            # From metrics: a checkpoint may be an hour old, or not there yet.
+            # Not from checkpoints: the newest may be an hour old, or there may be none yet.
             step, loss = reached(run.folder) if run.begun else (0, None)
             if name in earlier:
                 step, loss = steps, next(reversed(earlier[name].losses.values()), None)

@@ -1,6 +1,6 @@
-"""How a study will use this machine, and what is left of it in hours and bytes.
+"""How workers will share this machine, and what is left of a study in hours and bytes.
 
-Of the order of what comes, no more: a plan must be there at once, for any size of model.
+These are rough estimates: a plan must be shown at once, for any size of model.
 """
 
 from __future__ import annotations
@@ -35,15 +35,10 @@ def shares_of(study: StudyFolder, crew: Crew) -> Shares:
     from prism_transformer.training.device import find_device
 
     gpus = torch.cuda.device_count() if find_device(crew.device).type == "cuda" else 0
-    left = sum(bool(run.queued(run.cell.recipe.n_steps)) for run in study.runs)
+    left = sum(bool(run.queued()) for run in study.runs)
     together = crew.together(study.plan.study.processes)
     need = need_of((cell.recipe for cell in study.plan.cells), together)
     return share_out(this_machine(gpus), need, crew.workers, left)
-
-
-def _tokens_left(study: StudyFolder) -> int:
-    steps = sum(max(0, run.cell.recipe.n_steps - run.step) for run in study.runs)
-    return steps * study.plan.base.train.batch_tokens
 
 
 @dataclass(frozen=True)
@@ -71,7 +66,8 @@ def forecast(study: StudyFolder, crew: Crew) -> Forecast:
     model = study.plan.base.model
     flops = utilisation_flops(model, model.seq_len)
     paper = token_rate(flops, PAPER_GPUS * PEAK_FLOPS["H100"], PAPER_SHARE)
-    trained = _tokens_left(study)
+    steps = sum(max(0, run.cell.recipe.n_steps - run.step) for run in study.runs)
+    trained = steps * study.plan.base.train.batch_tokens
     # A token costs a third on its way forward alone.
     scored = sum(_tokens_scored(run) for run in study.runs) / 3
     recipes = [run.cell.recipe for run in study.runs if run.step < run.cell.recipe.n_steps]
@@ -99,7 +95,7 @@ def _tokens_scored(run: StudyRun) -> int:
         limit = study.eval.limit
         each = sum(n * (items if limit is None else min(limit, items)) for items, n in sizes)
         found += each * len(run.lacking("eval"))
-    if study.inference is not None and INFERENCE in run.to_do(recipe.n_steps):
+    if study.inference is not None and INFERENCE in run.to_do():
         each = study.inference.prompt + study.inference.new
         found += 2 * study.inference.rounds * each  # the arm and its baseline
     return found

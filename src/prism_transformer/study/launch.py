@@ -37,15 +37,15 @@ PATIENT = (
 
 
 def log_of(folder: Path) -> Path:
-    """Where to read what went wrong with a run; beside it, for there may be no run."""
+    """The log of a run: beside its folder, which may not exist if training never began."""
     return folder.with_name(f"{folder.name}.log")
 
 
 def train_together(run: StudyRun, until: int, processes: int, device: str, tell: Tell) -> None:
     """Train under torchrun, as ``prism train`` would be launched by hand.
 
-    In a process of its own: torchrun's must not inherit what this one holds (a CUDA context, locks,
-    the connection to the queue), and may die without it.
+    In processes of their own: they must not inherit what this one holds (a CUDA context, locks, the
+    connection to the queue), and their death must not be ours.
     """
     launch = [*launcher(processes, os.environ), "-m", "prism_transformer"]
     recipe_file = run.folder.with_name(f"{run.folder.name}.toml")
@@ -56,7 +56,7 @@ def train_together(run: StudyRun, until: int, processes: int, device: str, tell:
         write_whole(recipe_file, recipe_toml(run.cell.recipe))
         launch += ["train", str(recipe_file), "--out", str(run.folder)]
     launch += ["--until", str(until), "--device", device]
-    # Processes share no memory with us: their progress is what they write down of it.
+    # We learn of their progress from the metrics file, as they share no memory with us.
     try:
         for row in _rows(launch, run, tell):
             tell(Measured(row))
@@ -65,7 +65,7 @@ def train_together(run: StudyRun, until: int, processes: int, device: str, tell:
 
 
 def measure_together(run: StudyRun, line: Sequence[str], processes: int, tell: Tell) -> None:
-    """Have a command that measures a run done by several processes, each with its share."""
+    """Run a command that measures a run in several processes, each with its share of the work."""
     launch = [*launcher(processes, os.environ), "-m", "prism_transformer", *line]
     for _ in _rows(launch, run, tell):
         pass
@@ -80,7 +80,9 @@ def _rows(launch: Sequence[str], run: StudyRun, tell: Tell) -> Iterator[Row]:
             stdout=stream,
             stderr=subprocess.STDOUT,
             preexec_fn=_die_with_parent,
-            start_new_session=True,  # a terminal's Ctrl-C would be the first of two
+            # Ctrl-C in a terminal must not reach torchrun, since `_ask_to_stop` passes it on: at
+            # the second signal torchrun kills without saving.
+            start_new_session=True,
         )
         yield from _follow(run.folder / METRICS_FILE, job, stop)
     if job.returncode and stop.requested:
@@ -91,20 +93,23 @@ def _rows(launch: Sequence[str], run: StudyRun, tell: Tell) -> Iterator[Row]:
 
 
 def _die_with_parent() -> None:
-    """Or torchrun would go on training a cell that the queue has given to another worker."""
+    """Have the system end torchrun with this process.
+
+    Otherwise it would go on training a cell that the queue has given to another worker.
+    """
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
-    if prctl is not None:  # Linux; elsewhere only the queue's heartbeat tells
+    if prctl is not None:  # only on Linux
         ask_for_signal = 1  # PR_SET_PDEATHSIG
         prctl(ask_for_signal, signal.SIGTERM)
 
 
-def _pass_on(job: subprocess.Popen[bytes]) -> bool:
+def _ask_to_stop(job: subprocess.Popen[bytes]) -> bool:
     """Ask processes that train together to save and stop; whether there were any to ask."""
     if node_count(os.environ) > 1:
         job.send_signal(signal.SIGUSR1)  # to srun, which brings it to every node
         return True
-    # Not to torchrun: who asks us to stop has often asked it, too (a terminal, Slurm), and at the
-    # second signal it leaves at once.
+    # Its children and not torchrun itself: whatever asked us to stop (Slurm, say) has often asked
+    # torchrun as well, and at a second signal it kills its children at once.
     listed = Path(f"/proc/{job.pid}/task/{job.pid}/children")
     if not listed.parent.exists():  # no Linux: one signal to torchrun, which passes it on
         job.terminate()
@@ -123,10 +128,11 @@ def _follow(file: Path, job: subprocess.Popen[bytes], stop: StopRequest) -> Iter
     seen = file.stat().st_size if file.exists() else 0
     rest = b""  # a line that is not written to its end yet
     while True:
-        # Asked before reading, so that what came between reading and the end is read once more.
+        # Polled before reading: rows that are written just before the end are still read below.
         ended = job.poll() is not None
         with suppress(FileNotFoundError), file.open("rb") as stream:
-            seen = min(seen, file.stat().st_size)  # going on cuts off what no checkpoint has
+            # A resumed run cuts off the rows after its checkpoint, so the file may have shrunk.
+            seen = min(seen, file.stat().st_size)
             stream.seek(seen)
             rest += stream.read()
             seen = stream.tell()
@@ -137,7 +143,7 @@ def _follow(file: Path, job: subprocess.Popen[bytes], stop: StopRequest) -> Iter
         if ended:
             return
         if stop.requested and not asked:
-            asked = _pass_on(job)
+            asked = _ask_to_stop(job)
         sleep(POLL)
 
 

@@ -1,20 +1,18 @@
-"""Sequences longer than trained: by how much the loss on the same text rises, arm against arm.
+"""Sequences longer than trained: how much the loss on the same text rises, arm against arm.
 
-The rise is a run's loss at a length less its own loss at the training context, so that arms are
-compared in how they read on, whatever they have learnt by then.
+The rise is a run's loss at a length minus its own loss at the training context, so that arms are
+compared by how they extrapolate and not by how good they are to begin with.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
 from prism_transformer.study.collected import Collected, finite
-from prism_transformer.study.contrasts import Contrast, adjust, against, contrasts_of, measured
-from prism_transformer.study.metrics import LOSS_AT_LENGTH, NO_SCALING, loss_at_length
-from prism_transformer.study.multiplicity import fit_blocks
+from prism_transformer.study.contrasts import Contrast, adjust, contrasts_at
+from prism_transformer.study.metrics import AT, NO_SCALING, loss_at_length
 from prism_transformer.study.statistics import ALPHA
 
 ORDER = (NO_SCALING, "linear", "ntk", "yarn")
@@ -66,18 +64,24 @@ def lengths_of(
     collected: Collected, point: int, main: str | None, limit: float = ALPHA
 ) -> Lengths | None:
     """What a study says of longer sequences; None where it read none."""
-    names = collected.table["metric"].unique()
-    found = [str(name).removeprefix(f"{LOSS_AT_LENGTH}.") for name in names]
-    found = [one for one, name in zip(found, names, strict=True) if one != name and "@" not in one]
-    scalings = sorted(found, key=lambda name: (name not in ORDER, _place(name), name))
+    prefix = loss_at_length("")
+    names = [name for name in collected.table["metric"].unique() if name.startswith(prefix)]
+    found = [name.removeprefix(prefix) for name in names if AT not in name]  # at the end alone
+    scalings = sorted(found, key=lambda name: (_place(name), name))
     losses = {scaling: _losses(collected, scaling, point) for scaling in scalings}
     own = losses.get(NO_SCALING, {})
     if not own or sum(map(len, losses.values())) < 2:  # the training context alone
         return None
     context = min(own)
     losses = {scaling: {context: own[context]} | each for scaling, each in losses.items()}
-    read = Lengths(losses)
-    return Lengths(losses, tuple(adjust(list(_contrasts(collected, read, main, limit)))))
+    read, arms = Lengths(losses), [] if main is None else [main]
+    contrasts = [
+        contrast
+        # Each scaling is a question of its own, as each point of a sweep is.
+        for place, (scaling, rises) in enumerate(read.at_longest.items())
+        for contrast in contrasts_at(collected.facts, arms, place, {SCALING: scaling}, rises, limit)
+    ]
+    return replace(read, contrasts=tuple(adjust(contrasts)))
 
 
 def _place(scaling: str) -> int:
@@ -93,22 +97,3 @@ def _losses(collected: Collected, scaling: str, point: int) -> dict[int, pd.Data
         )
         for length, each in rows.groupby("index", sort=True)
     }
-
-
-def _contrasts(
-    collected: Collected, read: Lengths, main: str | None, limit: float
-) -> Iterator[Contrast]:
-    """The main arm against the baseline and what the study names, for each scaling."""
-    facts = collected.facts
-    asked = {each.name: dict(each.weights) for each in contrasts_of(facts)}
-    if main is not None:
-        pair = {main: 1.0, facts.baseline: -1.0}
-        asked = {against(main, facts.baseline): pair} | asked
-    for place, (scaling, rises) in enumerate(read.at_longest.items()):
-        blocks = fit_blocks(rises)
-        for name, weights in asked.items():
-            # Each scaling is a question of its own, as each point of a sweep is.
-            given = Contrast(
-                place, {SCALING: scaling}, name, weights, effect=facts.effect, limit=limit
-            )
-            yield measured(given, rises, blocks, ())

@@ -1,14 +1,14 @@
-"""Looking at a study before it is whole, without more false alarms than was said.
+"""Looking at a study before all seeds are there, with false alarms still at 5 %.
 
-Seeds come in blocks, and after each block somebody looks. A spending function (Lan and DeMets) says
-how much of the 5 % is spent by the time a share of the seeds is there, and what a p has to be below
-at a look follows: studies without an effect that no earlier look stopped are to be stopped by this
-one just so often. The function after O'Brien and Fleming spends next to nothing early, the one
-after Pocock about as much for each seed.
+Seeds come in blocks, with a look after each. A spending function (Lan and DeMets) says how much of
+the 5 % is spent when a share of the seeds is there. The limit below which p decides at a look
+follows: of studies without an effect that no earlier look stopped, this look stops just as many as
+were left to spend. O'Brien and Fleming's function spends next to nothing early, Pocock's about as
+much for each seed.
 
-Tables of such limits are for many normal numbers. A study has few seeds and t tests, so limits are
-found on drawn studies, the same on every call, and come to those of the tables as seeds become
-many.
+Published tables of such limits are for many normal numbers. A study has few seeds and t tests, so
+limits are computed on simulated studies, the same on every call; with many seeds they approach
+those of the tables.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Several arms, several comparisons: one error for all of them, and p values that count them.
+"""Several arms, several comparisons: one error for all of them, and p values adjusted for all.
 
-Seeds are the blocks of a randomised block design: each arm is trained once in each. What is left
-of the losses after seeds and arms estimates one error for all contrasts, with more degrees of
-freedom than the pairs of any one of them have; the price is to assume that all arms are equally
-noisy. Tests by sign flips assume no such thing, and of a few seeds they say nothing.
+Seeds are the blocks of a randomised block design: each arm is trained once in each. What seeds and
+arms leave unexplained of the losses estimates one error for all contrasts. It has more degrees of
+freedom than the pairs of any one contrast, but assumes that all arms are equally noisy. Tests by
+sign flips assume no such thing, but with few seeds their p cannot be small.
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ from math import nan, sqrt
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
 
 from prism_transformer.core.errors import InputError
 from prism_transformer.study.statistics import (
-    CONFIDENCE,
     DRAWS,
     EXACT_PAIRS,
     TIE,
     Array,
     detectable_shift,
+    t_test,
 )
 
 ROWS = 1 << 14  # flips at a time, which bounds the memory
@@ -74,12 +73,11 @@ class Blocks:
         if np.any((w != 0) & ~self.present):
             return None
         mean, error = float(w @ self.effects), self.sd * sqrt(max(float(w @ self.spread @ w), 0.0))
-        half = float(special.stdtrit(self.freedom, (1 + CONFIDENCE) / 2)) * error
-        p = 2 * float(special.stdtr(self.freedom, -abs(mean) / error)) if error > 0 else nan
+        low, high, p = t_test(mean, error, self.freedom)
         return Pooled(
             mean=mean,
-            low=mean - half,
-            high=mean + half,
+            low=low,
+            high=high,
             sd=self.sd,
             difference_sd=self.sd * float(np.linalg.norm(w)),
             freedom=self.freedom,
@@ -112,6 +110,11 @@ def fit_blocks(losses: npt.ArrayLike) -> Blocks | None:
     own = slice(wide.shape[1])
     present = np.isin(np.arange(wide.shape[1]), arms)
     return Blocks(found[own], inverse[own, own].astype(np.float64), present, sd, freedom)
+
+
+def block_residuals(losses: Array) -> Array:
+    """What the means of rows and columns leave unexplained of a table without gaps."""
+    return losses - losses.mean(0) - losses.mean(1, keepdims=True) + losses.mean()
 
 
 # -- p values of several comparisons ---------------------------------------------------------------

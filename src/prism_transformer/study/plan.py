@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
 from prism_transformer.core.errors import InputError
-from prism_transformer.recipe import Recipe
+from prism_transformer.recipe import Recipe, differences
 from prism_transformer.recipes.files import (
     RecipeError,
     changed,
@@ -94,6 +94,22 @@ class Plan:
         return next(c for c in self.cells if (c.arm, c.point, c.seed) == (arm, point, seed))
 
 
+def training_differences(
+    before: Recipe, after: Recipe, ignored: Collection[str] = ()
+) -> dict[str, str]:
+    """What two recipes train differently: ``optim.lr: 0.001 -> 0.002`` by its key.
+
+    Never where shards are, since those are compared by content and each machine may keep its own,
+    nor the section run, which says what is written down and how often.
+    """
+    lines = {line.partition(":")[0]: line for line in differences(before, after)}
+    return {
+        key: line
+        for key, line in lines.items()
+        if key not in ignored and key != "data.folder" and not key.startswith("run.")
+    }
+
+
 def make_plan(file: Path, overrides: Sequence[str] = ()) -> Plan:
     """Read a study file and resolve it; nothing runs, and everything that can be wrong is said.
 
@@ -107,20 +123,21 @@ def make_plan(file: Path, overrides: Sequence[str] = ()) -> Plan:
     base = changed(base, dotted(file, "recipe", study.recipe), f"{file}: [recipe]")
     given = _overridden(file, overrides)
     base = changed(base, given, f"override {' '.join(overrides)!r}")
-    if LEARNING_RATE in given:  # this rate for all, as before there was any tuning
+    if LEARNING_RATE in given:  # one rate for all arms: nothing to tune
         study = study.model_copy(update={"tune": None})
     arms = make_arms(file, study, base.model)
     points = tuple(_points(file, study))
     _check_overrides(file, overrides, arms, points)
+    contrasts = tuple(_contrasts(file, study, arms))
+    plan = Plan(file.stem, file, study, base, arms, points, (), contrasts, tuple(overrides))
     cells = tuple(
-        _cell(file, study, base, arm, index, points, seed, arms)
+        _cell(plan, arm, index, seed)
         for seed in study.seeds
         for index in range(len(points))
         for arm in sorted(arms, key=lambda arm: arm.origin is not None)  # after those they leave
     )
     _check_stages(file, study, cells)
-    contrasts = tuple(_contrasts(file, study, arms))
-    return Plan(file.stem, file, study, base, arms, points, cells, contrasts, tuple(overrides))
+    return replace(plan, cells=cells)
 
 
 def _check_stages(file: Path, study: Study, cells: Sequence[Cell]) -> None:
@@ -162,7 +179,7 @@ def _overridden(file: Path, overrides: Sequence[str]) -> Changes:
 def _check_overrides(
     file: Path, overrides: Sequence[str], arms: Sequence[Arm], points: Sequence[Changes]
 ) -> None:
-    """Refuse what would hold for some runs only, and so make arms unfair or change nothing."""
+    """Refuse overrides that an arm or the sweep would undo for some runs."""
     for text in overrides:
         key, _ = read_override(text)
         owners = [f"the arm {arm.name!r} sets it" for arm in arms if key in arm.changes]
@@ -185,25 +202,16 @@ def _points(file: Path, study: Study) -> Iterator[Changes]:
         yield dict(zip(swept, values, strict=True))
 
 
-def _cell(
-    file: Path,
-    study: Study,
-    base: Recipe,
-    arm: Arm,
-    index: int,
-    points: tuple[Changes, ...],
-    seed: int,
-    arms: tuple[Arm, ...],
-) -> Cell:
-    changes = points[index] | arm.changes
+def _cell(plan: Plan, arm: Arm, index: int, seed: int) -> Cell:
+    changes = plan.points[index] | arm.changes
     changes |= {"model.schedule": str(arm.schedule), "train.seed": seed}
-    recipe = changed(base, changes, f"{file}: arms.{arm.name}")
-    left = {
-        each.origin.step(recipe) for each in arms if each.origin and each.origin.arm == arm.name
-    }
-    if milestones := left.union(study.milestones(recipe)):
+    recipe = changed(plan.base, changes, f"{plan.file}: arms.{arm.name}")
+    # Checkpoints that must be kept: where other arms leave this one, and where it is measured.
+    origins = [each.origin for each in plan.arms if each.origin]
+    left = {origin.step(recipe) for origin in origins if origin.arm == arm.name}
+    if milestones := left.union(plan.study.milestones(recipe)):
         kept = sorted({*recipe.run.milestones, *milestones})
-        recipe = changed(recipe, {"run.milestones": kept}, f"{file}: at")
-    middle = f"-point{index}" if len(points) > 1 else ""
+        recipe = changed(recipe, {"run.milestones": kept}, f"{plan.file}: at")
+    middle = f"-point{index}" if len(plan.points) > 1 else ""
     name = f"{arm.name}{middle}-seed{seed}"
     return Cell(arm.name, index, seed, recipe, name, arm.origin)

@@ -1,8 +1,8 @@
-"""A worker process: it is told what to do on its standard input, and tells how far it is.
+"""A worker process: a task comes in on standard input, events go out on standard output.
 
-``pool.py`` starts such processes as ``python -m prism_transformer.study.process``. Events go to
-standard output, a line of JSON each. Standard input stays open for as long as the parent lives: at
-its end the process saves what it is at and leaves, whatever became of the parent.
+``pool.py`` starts such processes as ``python -m prism_transformer.study.process``. Task and events
+are a line of JSON each. The parent keeps standard input open: when it ends, the parent has gone
+(even if it was killed), and this process saves its run and exits.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from prism_transformer.study.queue import Queue
 from prism_transformer.study.worker import Worker
 from prism_transformer.training.stopping import SIGNALS, Stopped
 
-GRACE = 120  # seconds to save in, once the parent is gone
+GRACE = 120  # seconds to save the run in after the parent has gone
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a worker process is told.
+    """What a worker process has to do.
 
-    The plan itself and not the file that it came from: that may have changed since.
+    It has the plan and not the study file, which may have changed since the parent read it.
     """
 
     plan: Plan
@@ -42,12 +42,12 @@ class Task:
     heartbeat: int
     processes: int
     device: str
-    elsewhere: frozenset[str] = frozenset()
+    collected: frozenset[str] = frozenset()
     """cells that were collected before and need no work"""
     only_one: bool = False
     """leave after one cell"""
     measure: bool = False
-    """take no cell, measure what has the machine to itself"""
+    """take no cell; measure the speed of inference, which needs the machine to itself"""
 
     def to_line(self) -> bytes:
         return TASK.dump_json(self) + b"\n"
@@ -57,12 +57,12 @@ TASK = TypeAdapter(Task)
 
 
 def work(task: Task, tell: Tell) -> None:
-    """Take cells for as long as there are any; who waits for others' is the parent."""
+    """Do cells while any are waiting. The parent, not this process, waits for those of others."""
     worker = Worker(task.plan, task.folder, task.processes, task.device, tell)
     if task.measure:
         worker.measure()
         return
-    queue = Queue(task.plan, task.folder, task.storage, task.heartbeat, task.elsewhere)
+    queue = Queue(task.plan, task.folder, task.storage, task.heartbeat, task.collected)
     while queue.left()[0]:
         queue.take_one(worker.do)
         if task.only_one:
@@ -70,22 +70,23 @@ def work(task: Task, tell: Tell) -> None:
 
 
 def main() -> NoReturn:
-    """Work as standard input says, and leave with an exit code: 0 when there was nothing left."""
-    # Libraries print: what they print goes to the log, and to the pipe only what we tell.
+    """Do the task on standard input, then exit: 0 when nothing was left to do."""
+    # Libraries print to standard output, which would garble the lines of events. So the pipe gets a
+    # descriptor of its own, and standard output goes where standard error goes: to the log.
     pipe = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
 
     def tell(event: Event) -> None:
-        with suppress(BrokenPipeError):  # nobody reads any more: standard input has ended, too
+        with suppress(BrokenPipeError):  # the parent has gone, so `_end_with_parent` ends us
             os.write(pipe, to_line(event).encode())
 
     asked = signal.SIGINT
 
     def stop(number: int, _frame: object) -> NoReturn:
-        """While it trains there is something to save, and training listens by itself."""
+        """Outside of training, where nothing is to be saved; training has its own handlers."""
         nonlocal asked
         asked = signal.Signals(number)
-        raise KeyboardInterrupt  # which no library takes for a failure of its own
+        raise KeyboardInterrupt  # the one exception that no library catches as an error of its own
 
     for number in SIGNALS:
         signal.signal(number, stop)
@@ -104,6 +105,7 @@ def main() -> NoReturn:
 
 
 def _end_with_parent() -> None:
+    """Wait for the end of standard input, then stop this process: gently, then for good."""
     while os.read(sys.stdin.fileno(), 4096):
         pass
     os.kill(os.getpid(), signal.SIGTERM)

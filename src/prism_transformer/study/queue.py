@@ -1,11 +1,16 @@
-"""Who works on which cell: an Optuna study with one trial for each.
+"""Which worker does which cell: an Optuna study with one trial for each cell.
 
-On one machine it is an SQLite file in the study's folder; for many, any database that Optuna
-takes, above all PostgreSQL. Run folders are the truth: the queue can always be made again.
+On one machine it is an SQLite file in the study's folder; for several machines, any database that
+Optuna takes, above all PostgreSQL. The queue holds nothing that run folders do not: it can be
+deleted and made again at any time.
 
-A trial is WAITING until a worker takes it, RUNNING while the worker's heartbeat goes on, then
-COMPLETE or FAIL. Optuna is used as a queue that is safe between machines and that its dashboard
-shows; its samplers choose nothing here.
+A trial is WAITING until a worker takes it, RUNNING while that worker sends heartbeats, then
+COMPLETE or FAIL; PRUNED is a trial that turned out to be superfluous. Optuna serves as a queue that
+is safe between machines and has a dashboard; its samplers choose nothing here.
+
+Two things tell that a worker has died, and both are needed. On its own machine it is the lock of
+the cell, which the system releases with the process: noticed at once. On other machines it is the
+heartbeat: noticed after PATIENCE of them.
 """
 
 from __future__ import annotations
@@ -26,8 +31,8 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from prism_transformer.core.disk import FolderBusy, locked, plain_name
 from prism_transformer.core.errors import InputError
-from prism_transformer.recipe import Recipe, differences
-from prism_transformer.study.plan import Cell, Plan
+from prism_transformer.recipe import Recipe
+from prism_transformer.study.plan import Cell, Plan, training_differences
 from prism_transformer.study.runs import CellFailed, Values
 from prism_transformer.study.sharing import HEARTBEAT
 from prism_transformer.study.storage import LOST, open_storage, shown
@@ -36,15 +41,15 @@ from prism_transformer.training.stopping import Stopped
 QUEUE_FILE = "queue.db"
 CLAIMS = "claims"  # a folder for each cell, locked by the worker of this machine that does it
 
-PATIENCE = 6  # heartbeats missed before a worker is taken for dead
-POLL = 2.0  # seconds between looks at what others do
+PATIENCE = 6  # heartbeats missed before a worker counts as dead
+POLL = 2.0  # seconds between questions to the database
 RETRIES = 3  # of a cell whose workers died
 
-# States in which a cell needs no new trial. PRUNED is a trial that turned out to be superfluous.
+# States in which a cell needs no new trial.
 LIVE = WAITING, RUNNING, COMPLETE = TrialState.WAITING, TrialState.RUNNING, TrialState.COMPLETE
 
 Do = Callable[[str, int], Values]
-"""Trains the cell of a name to a step, and does what else there is to do with it."""
+"""Trains the cell of this name to this step, and does what else is to do with it."""
 
 
 class Queue:
@@ -56,25 +61,26 @@ class Queue:
         folder: Path,
         storage: str | None = None,
         heartbeat: int = HEARTBEAT,
-        elsewhere: Collection[str] = (),
+        collected: Collection[str] = (),
     ) -> None:
-        """``elsewhere`` names cells that need no work, whatever the database says."""
+        """``collected`` names cells that need no work, whatever the database says."""
         self.plan, self.folder, self.heartbeat = plan, folder, heartbeat
-        self.own = {cell.name for cell in plan.cells} - set(elsewhere)
+        self.selected = {cell.name for cell in plan.cells} - set(collected)
         # What the dashboard shows of an arm. Of all arms: selections share one queue.
         self.labels = {arm.name: f"{arm.name}: {arm.schedule}" for arm in plan.all.arms}
-        # Two processes that make the tables of one SQLite file at the same moment crash.
-        with nullcontext() if storage else self._alone():
+        # Two processes that create the tables of one SQLite file at the same moment crash.
+        with nullcontext() if storage else self._locked():
             sqlite = f"sqlite:///{(folder / QUEUE_FILE).resolve()}"
             self.storage = open_storage(
                 storage or sqlite, heartbeat, PATIENCE, lambda: _Retry(max_retry=RETRIES)
             )
+        # Optuna cannot add a category to a parameter: another shape means another Optuna study.
         self.shape = {"arms": list(self.labels.values()), "points": list(plan.points)}
         self.host = socket.gethostname()
         self.patience = timedelta(seconds=PATIENCE * heartbeat)
 
-    def _alone(self) -> AbstractContextManager[None]:
-        """Keep other processes of this machine from the queue as a whole."""
+    def _locked(self) -> AbstractContextManager[None]:
+        """Keep other processes of this machine from changing the queue as a whole."""
         return locked(self.folder / CLAIMS / "queue", wait=True)
 
     # -- filling ---------------------------------------------------------------------------------
@@ -85,33 +91,35 @@ class Queue:
         done: Mapping[str, Values],
         undone: Collection[str] = (),
     ) -> None:
-        """Make the study, and a trial for each cell that has none; ``done`` ones need no work.
+        """Create the study, and a trial for each cell that has none.
 
-        A cell comes with the step to train it to. What failed before is tried again, and what the
-        queue takes for complete though it is ``undone``: the study has a new stage.
+        A cell comes with the step to train it to. ``done`` has the results of cells that need no
+        work. Cells that failed are tried again, as are ``undone`` ones, which the queue has as
+        complete though the study has got a new stage since.
         """
-        # Two processes of this machine that fill at once would each add every cell; two machines
-        # may, and `_do` leaves out the second trial of a cell.
-        with self._alone():
+        # Two processes of this machine that fill at once would each add every cell. Two machines
+        # still can, which is why `_run_trial` leaves out the second trial of a cell.
+        with self._locked():
             study = self._open()
             self._release_dead(study)
             busy = self.counts(study)[RUNNING]
             keys = [trial_key(cell.name, until) for cell, until in cells]
-            # What is done, also by machines whose folders are not seen from here.
+            # Including what machines have done whose folders cannot be read from here.
             complete = {trial_of(e): (e.values[0], e.values[1]) for e in _trials(study, COMPLETE)}
             known = {key: values for key, values in complete.items() if key not in undone}
             changes = self._changes(study)
             if changes:
-                known = {}  # another recipe found it
+                known = {}  # these are results of another recipe
             shape = study.user_attrs.get("shape")
             same = shape == self.shape and not changes and known == complete
-            # Optuna can neither add a category, nor reopen or reorder trials: begin anew.
+            # Optuna can neither add a category, nor reopen or reorder trials: delete the study and
+            # begin anew, with the results that still hold.
             if not same or (not busy and _out_of_order(study, keys)):
                 if busy:
                     raise InputError(
                         f"{self.plan.file}: has changed while workers are at it; stop them first"
                     )
-                others = self._others(study)
+                others = self._unselected(study)
                 optuna.delete_study(study_name=self.plan.name, storage=self.storage)
                 done, study = known | dict(done), self._open()
                 cells = [*cells, *others]
@@ -121,20 +129,18 @@ class Queue:
                 if key not in live:
                     study.add_trial(self._trial(cell, until, done.get(key)))
 
-    def _others(self, study: optuna.Study) -> list[tuple[Cell, int]]:
-        """Cells in the queue that were not selected here, but are still in the study."""
-        cells = {cell.name: cell for cell in self.plan.all.cells if cell.name not in self.own}
+    def _unselected(self, study: optuna.Study) -> list[tuple[Cell, int]]:
+        """Cells in the queue that are part of the study, but not of our selection."""
+        cells = {cell.name: cell for cell in self.plan.all.cells if cell.name not in self.selected}
         live = [each.user_attrs for each in _trials(study, WAITING, COMPLETE)]
         return [(cells[e["cell"]], e["until"]) for e in live if e["cell"] in cells]
 
     def _changes(self, study: optuna.Study) -> list[str]:
-        """In what the recipe that the study was begun with is another than ours."""
+        """Where the recipe that the study was begun with differs from ours."""
         begun = study.user_attrs.get("recipe")
         if begun is None:
             return []
-        lines = differences(Recipe.model_validate(begun), self.plan.base)
-        # Each machine may keep its shards elsewhere, and write down what it likes.
-        return [line for line in lines if not line.startswith(("data.folder:", "run."))]
+        return list(training_differences(Recipe.model_validate(begun), self.plan.base).values())
 
     def _open(self) -> optuna.Study:
         """The study in the database, which is made where there is none."""
@@ -152,7 +158,7 @@ class Queue:
         return study
 
     def _trial(self, cell: Cell, until: int, values: Values | None) -> FrozenTrial:
-        # Parameters are for the dashboard alone; the cell's name and step say what is to do.
+        # Workers read the attributes; the parameters are only for the dashboard.
         space: dict[str, Any] = {
             "arm": CategoricalDistribution(tuple(self.labels.values())),
             "seed": IntDistribution(0, 2**62),
@@ -169,22 +175,22 @@ class Queue:
         )
 
     def _release_dead(self, study: optuna.Study) -> list[FrozenTrial]:
-        """Fail what a dead worker of this machine had taken; those trials.
+        """Fail the trials of this machine whose worker has died, and return them.
 
-        Those of other machines are noticed by their heartbeat, a minute later. Here the system
-        knows at once: a lock goes with the process that held it.
+        Their worker has died if the lock of their cell is free: the system releases a lock with the
+        process that held it.
         """
         released = []
         for trial in study.get_trials(states=(RUNNING,)):
             attrs = trial.user_attrs
-            # Optuna marks a trial RUNNING before our code writes the host: one without a host is
-            # left alone for as long as its worker may still be between those two lines.
+            # Optuna marks a trial RUNNING before `_run_trial` locks the cell and writes the host:
+            # one without a host is left alone while its worker may still be between the two.
             started = trial.datetime_start or datetime.now()
             fresh = "host" not in attrs and started > datetime.now() - self.patience
             if fresh or attrs.get("host", self.host) != self.host or "cell" not in attrs:
                 continue
             with (
-                suppress(FolderBusy, UpdateFinishedTrialError),  # it is alive, or finished
+                suppress(FolderBusy, UpdateFinishedTrialError),  # alive, or finished by now
                 locked(self.folder / CLAIMS / plain_name(attrs["cell"])),
             ):
                 self.storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
@@ -196,10 +202,10 @@ class Queue:
     def work(self, do: Do, more: Callable[[], bool] = lambda: False) -> None:
         """Take cells and do them until none is left, here or with any other worker.
 
-        A worker that dies leaves its cell to those who still wait, so they wait to the end;
-        ``more`` says whether cells may still be added.
+        Waits while others still work, because the cell of a worker that dies comes back to the
+        queue. ``more`` says whether cells may still be added.
         """
-        lost = 0  # times in a row that the database went away in the middle of a question
+        lost = 0  # times in a row that the database did not answer
         while True:
             try:
                 waiting, running = self.left()
@@ -215,10 +221,12 @@ class Queue:
                 if lost > RETRIES:
                     raise
                 sleep(POLL)
-                self.give_back()  # what we had taken; its run folder knows how far it is
+                # The trial that we had taken still counts as running; its run folder has what was
+                # trained, so whoever takes it next goes on from there.
+                self.give_back()
 
     def check(self) -> optuna.Study:
-        """The study in the database, if it was begun, and with our recipe."""
+        """The study in the database; refused if it was not begun, or with another recipe."""
         study = self._load()
         if changes := self._changes(study):
             raise InputError(
@@ -228,17 +236,17 @@ class Queue:
         return study
 
     def left(self) -> tuple[int, int]:
-        """How many of our cells wait and how many are under way, here or anywhere."""
+        """How many of our cells wait and how many are running, on any machine."""
         study = self.check()
-        # Every worker looks after the others: whose heartbeat is overdue is failed, and the
-        # callback of the storage puts the cell into the queue again.
+        # Fails the trials whose heartbeat is overdue; the storage's callback (`_Retry`) then puts
+        # their cells into the queue again. Every worker does this for all others.
         optuna.storages.fail_stale_trials(study)
-        mine = [e for e in _trials(study, WAITING, RUNNING) if e.user_attrs["cell"] in self.own]
-        waiting = sum(each.state == WAITING for each in mine)
-        return waiting, len(mine) - waiting
+        trials = _trials(study, WAITING, RUNNING)
+        states = [each.state for each in trials if each.user_attrs["cell"] in self.selected]
+        return states.count(WAITING), states.count(RUNNING)
 
     def give_back(self) -> None:
-        """Put what dead workers of this machine had taken into the queue again, at once."""
+        """Put the cells of dead workers of this machine into the queue again, at once."""
         study = self._load()
         for trial in self._release_dead(study):
             _Retry(RETRIES)(study, trial)
@@ -257,33 +265,33 @@ class Queue:
             ) from None
 
     def take_one(self, do: Do) -> None:
-        """Take the next cell that waits, if there still is one, and do it."""
+        """Take the next waiting cell, if there still is one, and do it."""
         study, taken = self._load(), list[Trial]()
         with ExitStack() as claim:
 
             def objective(trial: Trial) -> Values:
                 taken.append(trial)
-                return self._do(study, trial, do, claim)
+                return self._run_trial(study, trial, do, claim)
 
             # optimize() and not ask(): only it sends heartbeats while the objective runs.
             try:
                 study.optimize(objective, n_trials=1, catch=(CellFailed,))
-            except (Stopped, KeyboardInterrupt):  # saved as far as it is; the next goes on
+            except (Stopped, KeyboardInterrupt):  # the run is saved; whoever takes it next goes on
                 numbers = [trial.number for trial in taken]
                 for mine in study.get_trials():
                     if mine.number in numbers and mine.state != COMPLETE:
                         _Retry()(study, mine)
                 raise
         for trial in taken:
-            self._pass_on(study, trial)
+            self._put_back(study, trial)
 
-    def _pass_on(self, study: optuna.Study, trial: Trial) -> None:
-        """Put a cell back that is not of our selection: Optuna hands out whatever waits first.
+    def _put_back(self, study: optuna.Study, trial: Trial) -> None:
+        """Queue a cell again that is not of our selection: Optuna hands out whatever waits first.
 
-        Only when its trial has ended: a worker who takes the new one must not find it alive, or
-        would leave its own out as a double.
+        Called only after its trial has ended: a worker that takes the new trial while the old one
+        is alive would leave it out as a duplicate.
         """
-        if trial.user_attrs.get("cell", "") in {"", *self.own}:
+        if trial.user_attrs.get("cell", "") in {"", *self.selected}:
             return
         again = {key: trial.user_attrs[key] for key in ("cell", "until")}
         study.add_trial(
@@ -295,22 +303,26 @@ class Queue:
             )
         )
 
-    def _do(self, study: optuna.Study, trial: Trial, do: Do, claim: ExitStack) -> Values:
-        # Optuna's thread may be late with the first one, and who dies without any is never missed.
+    def _run_trial(self, study: optuna.Study, trial: Trial, do: Do, claim: ExitStack) -> Values:
+        # Optuna's thread may be late with the first heartbeat, and a trial without any is never
+        # stale: if its worker died now, its cell would stay taken for ever.
         self.storage.record_heartbeat(trial._trial_id)
         attrs = trial.user_attrs
         earlier = [trial_of(e) for e in _trials(study, *LIVE) if e.number < trial.number]
-        if attrs.get("cell") not in self.own or trial_key(attrs["cell"], attrs["until"]) in earlier:
-            # It is not selected here; two filled the queue at once; or another worker took the
-            # last waiting trial after we had seen it, and Optuna made up one without a cell.
+        cell = attrs.get("cell")
+        if cell not in self.selected or trial_key(cell, attrs["until"]) in earlier:
+            # Not selected here (`_put_back` queues it again); a duplicate, because two machines
+            # filled the queue at once; or without a cell, because another worker took the last
+            # waiting trial after we had seen it and Optuna made up a new one.
             raise optuna.TrialPruned
         try:
-            # Waits where a worker was taken for dead that only hung: it still holds its lock.
-            # Held until the trial has ended, and the host is named after it is had: a running
-            # trial with a host whose lock is free counts as a dead worker's.
-            claim.enter_context(locked(self.folder / CLAIMS / attrs["cell"], wait=True))
+            # Waits if the worker before counted as dead but only hung: it still holds the lock.
+            # The order matters: lock first, then host, and the lock is kept until the trial has
+            # ended (`claim` is closed by `take_one`). A running trial with a host whose lock is
+            # free counts as that of a dead worker.
+            claim.enter_context(locked(self.folder / CLAIMS / cell, wait=True))
             trial.set_user_attr("host", self.host)
-            return do(attrs["cell"], attrs["until"])
+            return do(cell, attrs["until"])
         except CellFailed as error:
             trial.set_user_attr("failure", str(error))
             raise
@@ -322,7 +334,7 @@ class Queue:
         return {state: sum(each.state == state for each in trials) for state in TrialState}
 
     def running(self) -> dict[str, str]:
-        """Cells under way, and the machine that works on each."""
+        """Running cells, and the machine that works on each."""
         return {
             each.user_attrs["cell"]: each.user_attrs.get("host", "?")
             for each in _trials(self._load(), RUNNING)
@@ -348,7 +360,7 @@ class Queue:
 
 
 class _Retry(RetryHeartbeatStaleTrialCallback):
-    """Puts a cell into the queue again, which no machine has taken yet."""
+    """Puts a cell into the queue again, without the host of the worker that had it."""
 
     def __call__(self, study: optuna.Study, trial: FrozenTrial) -> None:
         trial.user_attrs = {key: e for key, e in trial.user_attrs.items() if key != "host"}
@@ -356,7 +368,7 @@ class _Retry(RetryHeartbeatStaleTrialCallback):
 
 
 def trial_key(cell: str, until: int) -> str:
-    """What tells a trial apart: a run, and how far it goes."""
+    """What identifies a trial: a run, and the step to which it is trained."""
     return f"{cell}@{until}"
 
 
@@ -370,9 +382,9 @@ def _trials(study: optuna.Study, *states: TrialState) -> list[FrozenTrial]:
 
 
 def _out_of_order(study: optuna.Study, keys: Sequence[str]) -> bool:
-    """Whether cells that went back to the queue would come after those planned later.
+    """Whether cells that went back to the queue would come after cells that are planned later.
 
-    Arms take turns by plan, so that a comparison grows seed by seed.
+    The order matters because arms take turns in it, so that a comparison grows seed by seed.
     """
     waiting = [trial_of(each) for each in _trials(study, WAITING)]
     live = {trial_of(each) for each in _trials(study, *LIVE)}

@@ -1,7 +1,7 @@
 """The runs of a study: what their folders hold, what is still to do, and whether they compare.
 
-Run folders are the truth about a study. Every question of how far it is ends here, where it is
-answered from files alone, so that a lost queue or a killed worker loses nothing.
+What is done is decided here, from the files in run folders alone and never from the queue, so that
+nothing is lost with a queue or a worker.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from prism_transformer.recipe import Recipe, differences
 from prism_transformer.study import spec
 from prism_transformer.study.collected import RUNS, RunHashes
 from prism_transformer.study.earlier import EarlierRun
-from prism_transformer.study.plan import Cell, Plan
+from prism_transformer.study.plan import Cell, Plan, training_differences
 from prism_transformer.study.spec import Study, StudyError
 from prism_transformer.training.run import (
     DUMP,
@@ -39,9 +39,9 @@ from prism_transformer.training.run import (
 
 INFERENCE_FILE = "inference.json"
 INFERENCE = "inference"  # the stage that measures speed, and so has the machine to itself
-RUN = "run"  # what a worker calls the work on one cell, which advances stage by stage
+RUN = "run"  # the name of a worker's progress on one cell, which advances stage by stage
 
-# What proves that two runs started alike and saw the same data, and how a reader hears of it.
+# What proves that two runs started alike and saw the same data, with its name in errors.
 HASHES = {
     "initial_weights": "initial weights",
     "data_order": "the order of the data",
@@ -76,7 +76,7 @@ class StudyRun:
 
     @property
     def diverged(self) -> bool:
-        """Whether its loss or gradient was no number any more, as it would be again."""
+        """Whether its loss or gradient became NaN or infinite; it would again."""
         return any(self.folder.glob(f"{DUMP}*"))
 
     @property
@@ -114,10 +114,15 @@ class StudyRun:
                 f"{'; '.join(changed)}; put it back, or `prism resume {self.folder}`"
             )
 
-    def to_do(self, until: int) -> list[str]:
-        """The stages that are not done: train, eval, loss, analyze, inference."""
+    def to_do(self, until: int | None = None) -> list[str]:
+        """The stages that are not done: train, eval, loss, analyze, inference.
+
+        ``until`` is the step to train to, the last one when left out.
+        """
+        last = self.cell.recipe.n_steps
+        until = last if until is None else until
         stages = [] if self.step >= until else ["train"]
-        if until < self.cell.recipe.n_steps:  # a rung of a search: only finished runs are measured
+        if until < last:  # a rung of a search: only finished runs are measured
             return stages
         stages += [name for name in self.study.stages if self.lacking(name)]
         speed = self.study.inference
@@ -127,16 +132,21 @@ class StudyRun:
         """The steps of training at which a stage is not done."""
         done: dict[str, Callable[[Any, int], bool]] = {
             "eval": self._evaluated,
-            "loss": self._loss_measured,
+            "loss": lambda stage, step: not self.unread(stage, step),
             "analyze": self._analyzed,
         }
         wanted = self.study.stages[stage]
         steps = wanted.steps(self.cell.recipe).values()
         return [step for step in dict.fromkeys(steps) if not done[stage](wanted, step)]
 
-    def queued(self, until: int) -> list[str]:
+    def queued(self, until: int | None = None) -> list[str]:
         """Those that workers may do side by side: all but the one that measures speed."""
         return [stage for stage in self.to_do(until) if stage != INFERENCE]
+
+    @property
+    def lacks_only_speed(self) -> bool:
+        """Whether all is done but the stage that must have the machine to itself."""
+        return self.begun and self.to_do() == [INFERENCE]
 
     # A file alone does not prove that its stage is done: it may have been made by hand, or by the
     # study as it was before, with other settings. So each of these compares what the file says.
@@ -145,9 +155,6 @@ class StudyRun:
         folder, _ = self.at_step(step)
         results = [_read(folder / f"{task}.json") for task in wanted.tasks]
         return all(each and each["settings"]["limit"] == wanted.limit for each in results)
-
-    def _loss_measured(self, wanted: spec.LossStage, step: int) -> bool:
-        return not self.unread(wanted, step)
 
     def unread(self, wanted: spec.LossStage, step: int) -> list[spec.Reading]:
         """Lengths and scalings at which the loss of a checkpoint is not measured."""
@@ -172,6 +179,11 @@ class StudyRun:
         same = kept and (kept["prompt"], kept["rounds"]) == (wanted.prompt, wanted.rounds)
         return bool(same) and kept["kinds"]["decoding"]["tokens"] == wanted.new
 
+    @property
+    def losses(self) -> dict[int, float]:
+        """Validation loss by step."""
+        return {r["step"]: r["loss"] for r in read_metrics(self.folder) if r["kind"] == "val"}
+
     def values(self, until: int) -> Values:
         """Validation loss at a step, and tokens per second up to there."""
         rows = [row for row in read_metrics(self.folder) if row["step"] <= until]
@@ -183,7 +195,7 @@ class StudyRun:
 
 
 def _read(file: Path) -> Any:
-    """What a stage left behind; None where there is nothing, or nothing whole: it is done anew."""
+    """What a stage has written; None if the file is missing or damaged: the stage is done again."""
     try:
         return read_sealed(file)
     except InputError:
@@ -243,13 +255,7 @@ def _check_pair(plan: Plan, one: _Start, two: _Start) -> None:
         if before != after:
             raise StudyError(f"{pair}: {what} differ: {before[:12]} and {after[:12]}")
     arms = (one.cell.arm, two.cell.arm)
-    own = {"model.schedule", "data.folder"}  # shards are compared by content
+    own = {"model.schedule"}
     own |= {key for arm in plan.arms if arm.name in arms for key in arm.changes | arm.tuned}
-    rest = [
-        line
-        for line in differences(one.recipe, two.recipe)
-        if line.partition(":")[0] not in own
-        and not line.startswith("run.")  # how often something is written down changes no training
-    ]
-    if rest:
-        raise StudyError(f"{pair}: {'; '.join(rest)}")
+    if rest := training_differences(one.recipe, two.recipe, own):
+        raise StudyError(f"{pair}: {'; '.join(rest.values())}")

@@ -1,7 +1,7 @@
-"""Which arms and seeds of a study are meant: all of them, unless some are named.
+"""Some arms and seeds of a study (``--arms``, ``--seeds``).
 
-A selection names no new runs: cells keep their names and folders, so that what a bigger study has
-finished counts for a smaller one, and the other way round.
+Selected cells keep their names and folders, so that runs which the whole study has finished count
+for a selection, and the other way round.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a comparison says, in sentences that claim no more than its seeds can bear.
+"""A comparison in sentences, which claim no more than its seeds can show.
 
-The adjusted p gives the verdict. Where so few seeds cannot give a sign-flip p that would decide,
-the pooled error of all arms does, and the sentence says so.
+The adjusted p decides. Where there are too few seeds for any sign-flip p to decide, the p by the
+pooled error of all arms does, and the sentence says so.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import isfinite, isnan
 
+from prism_transformer.study.best_rates import BestRate, Envelope
 from prism_transformer.study.collected import SearchFacts, StudyFacts
 from prism_transformer.study.compare import ArmContrast, Comparison, digits
 from prism_transformer.study.contrasts import PRISM, Contrast, Lost, against, described
-from prism_transformer.study.envelope import Envelope
 from prism_transformer.study.factorial import LayerEffects
 from prism_transformer.study.looks import false_alarms
 from prism_transformer.study.statistics import ALPHA, MOST_PAIRS, Paired
-from prism_transformer.study.tuning import BestRate
 
 
 def sentences(comparison: Comparison) -> list[str]:
@@ -157,12 +156,8 @@ def _lost(row: Contrast) -> str:
     if not row.lost:
         return ""
     seeds = {each.seed for each in row.lost}
-    said = ", ".join(f"{each.arm} {_how(each)} in seed {each.seed}" for each in row.lost)
+    said = ", ".join(f"{each.arm} {each.how} in seed {each.seed}" for each in row.lost)
     return f"; {len(seeds)} seed{'s are' if len(seeds) > 1 else ' is'} not in it: {said}"
-
-
-def _how(lost: Lost) -> str:
-    return "diverged" if lost.diverged else "failed"
 
 
 def _lost_runs(lost: tuple[Lost, ...]) -> str:

@@ -1,7 +1,8 @@
-"""How workers share a machine: GPUs, or the cores of a CPU, for each its own.
+"""How workers share a machine: each gets GPUs, or cores of the CPU, of its own.
 
-Pure functions of what there is and what is asked, so that a plan can say beforehand who will get
-what, and why. Nothing here needs torch.
+A machine, what one run needs, and how many workers are asked for come in; a share for each worker
+and a reason in words come out. These are pure functions, so that ``prism study plan`` can show the
+shares before anything runs. Nothing here needs torch.
 """
 
 from __future__ import annotations
@@ -18,53 +19,64 @@ from prism_transformer.models.cost import memory, parameters, size_text
 from prism_transformer.recipe import Recipe
 
 Workers = int | Literal["auto"]
-HEARTBEAT = 10  # seconds between two signs of life of a worker
+HEARTBEAT = 10  # seconds between two heartbeats of a worker
 
-# Threads that a run on a CPU uses well, by its model's parameters. Two runs on one thread each do
-# at least the work of one run on two: products and the loops between them never split perfectly,
-# and those of a small model hardly at all. Large models still get a few threads: as much work in
-# all, but less memory, and results that come one by one, earlier.
+# Threads that one run on a CPU uses well: (most parameters of its model, threads). Two runs on one
+# thread each do at least the work of one run on two threads, because matrix products and the loops
+# between them never split perfectly, and those of a small model hardly at all. Large models still
+# get a few threads: no more work is done in all, but fewer runs are in memory at a time, and the
+# first result comes earlier.
 USED_THREADS = ((10e6, 1), (100e6, 2), (float("inf"), 4))
-# Beside what its model needs: Python, torch and the evaluation harness, 0.56 GB with a tiny model.
+# What a process takes beside its model: Python, torch and the evaluation harness. Measured as
+# 0.56 GB with a tiny model; more is assumed, since too many workers would be killed.
 PROCESS_BYTES = 1_000_000_000
-SCRATCH = 1.5  # of the closed form of training memory: kernels' own buffers, the allocator's slack
+# The closed form of training memory (models/cost.py) times this: it counts neither the buffers of
+# kernels nor what the allocator wastes.
+SCRATCH = 1.5
 
 
 @dataclass(frozen=True)
 class Crew:
-    """Who works on a study here, as a user asks for it."""
+    """The workers of a study on this machine, as a user asks for them."""
 
     device: str = "auto"
     workers: Workers = 1
-    """runs side by side; one trains in this process"""
+    """runs that are trained side by side; 1 trains in this process, without a pool"""
     processes: int | None = None
-    """that train one run together; None leaves it to the study"""
+    """that train one run together; None is as many as the study says"""
     heartbeat: int = HEARTBEAT
 
     def together(self, study: int) -> int:
-        """Processes of one run; ``study`` are what the study says."""
+        """Processes that train one run; ``study`` is the number that the study says."""
         return study if self.processes is None else self.processes
 
 
 ALONE = Crew()
 
 
+def at_least_one(**counts: int | None) -> None:
+    """Refuse a count below 1, by its name; None is one that was left out."""
+    for name, value in counts.items():
+        if value is not None and value < 1:
+            raise InputError(f"{name} = {value}: give at least 1")
+
+
 @dataclass(frozen=True)
 class Machine:
-    """What there is to share."""
+    """What a machine has for its workers."""
 
     cores: int
     memory: int
     """bytes that are free"""
     gpus: tuple[str, ...] = ()
-    """as CUDA_VISIBLE_DEVICES names them, by number or UUID; none: work is on the CPU"""
+    """as CUDA_VISIBLE_DEVICES names them, by number or UUID; without any, the CPU trains"""
     threads: int | None = None
-    """of each process, where the user has said so by OMP_NUM_THREADS"""
+    """of each process, if the user has set OMP_NUM_THREADS"""
 
 
 @dataclass(frozen=True)
 class Need:
-    """What one worker needs at a time: that of one run."""
+    """What the largest run of a study needs."""
 
     parameters: int
     memory: int
@@ -83,14 +95,14 @@ class Share:
 
     @property
     def variables(self) -> dict[str, str]:
-        """The same for the environment of its process."""
+        """The same as environment variables of its process."""
         found = {"OMP_NUM_THREADS": str(self.threads)}
         return found | ({"CUDA_VISIBLE_DEVICES": ",".join(self.gpus)} if self.gpus else {})
 
 
 @dataclass(frozen=True)
 class Shares:
-    """One for each worker, and why so many."""
+    """A share for each worker, and why there are so many."""
 
     each: tuple[Share, ...]
     reason: str
@@ -108,9 +120,10 @@ def need_of(recipes: Iterable[Recipe], processes: int) -> Need:
 
 
 def share_out(machine: Machine, need: Need, workers: Workers, cells: int) -> Shares:
-    """Who gets what; at least one worker, and none that would find no cell.
+    """A share for each worker: at least one, and no more than there are ``cells`` to do.
 
-    More GPUs than there are is an error: two runs on one GPU would take each other's memory.
+    Asking for more GPUs than there are is an error: two runs on one GPU would take each other's
+    memory. Asking for more workers than cores is not: they only become slower.
     """
     if workers != "auto" and (not isinstance(workers, int) or workers < 1):
         raise InputError(f"workers = {workers!r}: give 'auto' or a number from 1 on")
@@ -176,7 +189,7 @@ def _size(need: Need) -> str:
 
 
 def this_machine(gpus: int) -> Machine:
-    """What this process may use; it was told how many GPUs torch finds."""
+    """What this process may use of its machine; ``gpus`` is how many torch finds."""
     given = os.environ.get("OMP_NUM_THREADS", "")
     # A container or a batch system may have left us fewer cores than there are.
     known = hasattr(os, "sched_getaffinity")  # not on every system
@@ -189,12 +202,17 @@ def this_machine(gpus: int) -> Machine:
 
 
 def gpu_names(count: int, visible: str | None) -> tuple[str, ...]:
-    """Names of the GPUs that torch counted: CUDA stops reading at the first it does not know."""
+    """Names of the GPUs that torch counted, from CUDA_VISIBLE_DEVICES.
+
+    CUDA stops reading that list at the first name it does not know, so only the first ``count``
+    names are those of GPUs.
+    """
     names = [name.strip() for name in visible.split(",")] if visible else map(str, range(count))
     return tuple(names)[:count]
 
 
 def _free_memory() -> int:
+    """Bytes that can be taken without swapping; all there are where the system does not say."""
     with suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/meminfo").read_text("ascii").splitlines()
         line = next(each for each in lines if each.startswith("MemAvailable:"))

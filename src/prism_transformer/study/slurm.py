@@ -1,9 +1,9 @@
-"""Studies on Slurm: one array job, a task for each cell, or workers that share the queue.
+"""Studies on Slurm: one array job with a task for each cell, or with workers on the queue.
 
-A task is a plain line, ``prism study work``, in a script that one can read (``--dry-run``) and run
-again by hand. submitit writes the script's head from Slurm's options. Its usual way, to send Python
-functions in binary files and to fetch their results so, is not taken: what a task has to do and has
-done is in run folders already, and lines survive a changed environment.
+A task is a command line, ``prism study work``, in a script that can be read (``--dry-run``) and run
+again by hand. submitit writes only the head of the script from Slurm's options. Its usual way, to
+send Python functions and results as binary files, is not used: what is to do and what is done is in
+run folders already, and a command line survives a changed environment.
 
 studies/NAME/slurm/
   jobs.json     the jobs that were submitted, and the cells of their tasks
@@ -34,13 +34,13 @@ from prism_transformer.study.api import check_crew, prepare_data
 from prism_transformer.study.folder import Source, StudyFolder, load_study
 from prism_transformer.study.queue import CLAIMS
 from prism_transformer.study.runs import CellFailed
-from prism_transformer.study.sharing import ALONE, HEARTBEAT, Crew
+from prism_transformer.study.sharing import ALONE, HEARTBEAT, Crew, at_least_one
 
 SLURM = "slurm"  # the folder of all this, in the study's
 JOBS_FILE = "jobs.json"
 
 TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
-ENDED = "ended"  # what is said of a task that Slurm no longer has
+ENDED = "ended"  # the state of a task that Slurm no longer lists
 
 # Run by each task. The shell is not replaced by the command, for it has to outlive it.
 BODY = """\
@@ -65,7 +65,7 @@ exit "$code"\
 
 @dataclass(frozen=True)
 class Resources:
-    """What each task asks of Slurm; left out, the cluster's own default."""
+    """What each task asks of Slurm; None is the cluster's default."""
 
     partition: str | None = None
     nodes: int = 1
@@ -84,11 +84,8 @@ class Resources:
     """other options of sbatch, by their long names"""
 
     def check(self) -> None:
-        """Refuse what sbatch, or a task hours later, would not take."""
-        counts = {"nodes": self.nodes, "gpus": self.gpus, "cpus": self.cpus}
-        for name, value in (counts | {"warning": self.warning}).items():
-            if value is not None and value < 1:
-                raise InputError(f"{name} = {value}: give at least 1")
+        """Refuse what sbatch would refuse, or a task hours later."""
+        at_least_one(nodes=self.nodes, gpus=self.gpus, cpus=self.cpus, warning=self.warning)
         if self.time is not None and seconds_of(self.time) <= self.warning:
             raise InputError(
                 f"time = {self.time}: tasks save and stop {self.warning} seconds before their "
@@ -140,10 +137,7 @@ def submit_study(
     """
     opened, asked = load_study(study), resources or Resources()
     asked.check()
-    given = {"workers": workers, "processes": processes, "heartbeat": heartbeat}
-    for name, value in given.items():
-        if value is not None and value < 1:
-            raise InputError(f"{name} = {value}: give at least 1")
+    at_least_one(workers=workers, processes=processes, heartbeat=heartbeat)
     together = _together(opened, asked, processes)
     if device not in ("auto", "cuda", "cpu"):  # whether a node has it, only the node knows
         raise InputError(f"device {device!r}: training runs on cuda and on cpu")
@@ -158,8 +152,8 @@ def submit_study(
     if shutil.which("sbatch") is None:
         raise InputError("sbatch: is not here; submit where Slurm is, or look with --dry-run")
     prepare_data(_next(opened), tell)
-    # Planned once more, for preparing may have taken hours; and two who submit at once would submit
-    # everything twice.
+    # Planned once more, since preparing may have taken hours. Under a lock, since two commands at
+    # once would submit everything twice.
     with locked(opened.folder / SLURM):
         planned = _submission(opened, asked, how, _to_submit(opened, workers), workers)
         return _submit(opened, planned, workers, heartbeat) if planned.script else planned
@@ -174,8 +168,8 @@ def do_cells(
 ) -> dict[str, str]:
     """Do the cells of these names here and now, without a queue; why runs failed.
 
-    For tasks that a scheduler has started for just these. They ask no database, since SQLite may
-    not work on a disk that several nodes share: a lock of the cell keeps others from it.
+    For tasks that a scheduler has started for just these. No database is asked, since SQLite may
+    not work on a disk that several nodes share; a lock keeps others from the cell.
     """
     from prism_transformer.study.worker import Worker
 
@@ -262,7 +256,7 @@ def _together(study: StudyFolder, asked: Resources, processes: int | None) -> in
 def _to_submit(study: StudyFolder, workers: int | None) -> list[str]:
     """Cells that are not done; those that have a job already are left to it."""
     runs = [run for run in _next(study).runs if not (study.plan.untuned and run.diverged)]
-    undone = [run.cell.name for run in runs if run.queued(run.cell.recipe.n_steps)]
+    undone = [run.cell.name for run in runs if run.queued()]
     if workers is not None or shutil.which("squeue") is None:
         return undone
     states = _states() if (jobs := _read_jobs(study)) else {}

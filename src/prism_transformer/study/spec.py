@@ -78,6 +78,11 @@ class Reading:
         return loss_file(self.length(recipe) if self.times > 1 else None, self.rope_scaling)
 
 
+def step_at(recipe: Recipe, share: float) -> int:
+    """The step at which a share of the training is done, never 0."""
+    return max(1, round(share * recipe.n_steps))
+
+
 class Stage(Section):
     """What is measured of every run: at its end, and at milestones of its training."""
 
@@ -99,7 +104,7 @@ class Stage(Section):
 
     def steps(self, recipe: Recipe) -> dict[float, int]:
         """The step of each share."""
-        return {share: max(1, round(share * recipe.n_steps)) for share in self.at}
+        return {share: step_at(recipe, share) for share in self.at}
 
 
 class EvalStage(Stage):
@@ -176,7 +181,7 @@ class TunedRates(Section):
 
 
 class TuneStage(Section):
-    """Each arm's own learning rate, found before the comparison: ``rates.py``."""
+    """Each arm's own learning rate, found before the comparison: ``tuning.py``."""
 
     optim: TunedRates
     seeds: list[Seed] = Field(min_length=1)

@@ -1,11 +1,11 @@
-"""What a study's numbers can bear: intervals, exact tests, and how small an effect shows.
+"""Statistics of one difference: intervals, exact tests, power, equivalence.
 
 A difference is an arm minus its baseline, or any contrast of arms. NaN stands for what too few
-numbers cannot say, such as the spread of one; input that is not finite is refused.
-``multiplicity.py`` has what several arms and comparisons need, ``looks.py`` what looks at early
-results do.
+numbers cannot give, such as the spread of one; input that is not finite is refused.
+``multiplicity.py`` has what several arms and comparisons need, ``looks.py`` what looking at results
+early needs.
 
-Not from ``scipy.stats``: it takes a second or more to import, its permutation test is 2000 times
+``scipy.stats`` is not used: it takes a second or more to import, its permutation test is 2000 times
 slower than ``sign_flip`` on ten thousand items, its power is simulated, and it has neither Holm's
 method nor equivalence tests.
 """
@@ -27,7 +27,7 @@ from prism_transformer.core.errors import InputError
 
 Array = npt.NDArray[np.float64]
 
-ALPHA = 0.05  # what is rarer by chance counts as found
+ALPHA = 0.05  # a p below this decides
 POWER, CONFIDENCE = 0.8, 0.95  # unless another is given
 
 MOST_PAIRS = 10_000  # seeds_needed looks no further
@@ -93,6 +93,16 @@ def t_interval(numbers: Array, confidence: float = CONFIDENCE) -> Array:
     return np.array((mean, mean - half, mean + half))
 
 
+def t_test(mean: float, error: float, freedom: int) -> tuple[float, float, float]:
+    """Bounds of the 95 % interval of a mean with this standard error, and its two-sided p.
+
+    The p is NaN where the error is 0.
+    """
+    half = float(special.stdtrit(freedom, (1 + CONFIDENCE) / 2)) * error
+    p = 2 * float(special.stdtr(freedom, -abs(mean) / error)) if error > 0 else nan
+    return mean - half, mean + half, p
+
+
 @dataclass(frozen=True)
 class Paired:
     """An arm minus its baseline, seed by seed."""
@@ -119,7 +129,7 @@ class Paired:
 
 
 def paired(differences: npt.ArrayLike, confidence: float = CONFIDENCE) -> Paired:
-    """All that paired differences say about their mean; with one pair that is little."""
+    """The mean of paired differences with its interval, tests and power; NaN for one pair."""
     numbers = checked(differences)
     n, sd = len(numbers), float(_spread(numbers))
     mean, low, high = t_interval(numbers, confidence).tolist()

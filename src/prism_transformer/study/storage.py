@@ -1,4 +1,4 @@
-"""The database of a queue: opened with patience, and never shown with its password."""
+"""The database of a queue: checked, opened, waited for, and shown without its password."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SPARE = "it may be deleted: it is made again from the run folders, which have ev
 RETURN_SECONDS = 600  # within which a database that went away may come back
 POLL = 2.0  # seconds between attempts
 
-LOST = (StorageInternalError, DBAPIError)  # a question that the database did not answer
+LOST = (StorageInternalError, DBAPIError)  # raised when the database does not answer
 
 
 def shown(url: str) -> str:
@@ -39,23 +39,24 @@ def open_storage(
     patience: int,
     retry: Callable[[], RetryHeartbeatStaleTrialCallback],
 ) -> RDBStorage:
-    """Open a database, which is made where it is an SQLite file that is not there.
+    """Open a database; an SQLite file that is missing is created.
 
-    Whose heartbeat is missed ``patience`` times is taken for dead; what ``retry`` makes is called.
+    A worker whose heartbeat is missed ``patience`` times counts as dead, and the callback that
+    ``retry`` makes is called with its trial.
     """
     warnings.simplefilter("ignore", ExperimentalWarning)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    if url.startswith(("postgresql://", "postgres://")):  # the driver that we install
+    if url.startswith(("postgresql://", "postgres://")):  # name the driver that we install
         url = "postgresql+psycopg://" + url.partition("://")[2]
     local = url.startswith("sqlite")
     if local:
         _check_file(Path(url.partition(":///")[2]))
-    # SQLite has one writer at a time; the others wait so many seconds for it.
+    # SQLite has one writer at a time; others wait for it, up to so many seconds.
     waiting = {"timeout": 60} if local else {}
     try:
         storage = RDBStorage(
             url,
-            # Training may take hours between two queries: a connection that was lost is renewed.
+            # Hours of training may lie between two queries: test a connection before its use.
             engine_kwargs={"connect_args": waiting, "pool_pre_ping": True},
             heartbeat_interval=heartbeat,
             grace_period=patience * heartbeat,
@@ -66,7 +67,8 @@ def open_storage(
         for secret in _secrets(url):
             why = why.replace(secret, "***")
         raise InputError(f"--storage {shown(url)}: cannot be opened: {why}") from None
-    if not local:  # from here on, when it was reached once
+    # Only from here on: an address that was never reached is wrong, and waiting would not help.
+    if not local:
         event.listen(storage.engine, "do_connect", _patient)
     return storage
 
@@ -76,10 +78,10 @@ def _check_file(file: Path) -> None:
     if not file.exists():
         return
     try:
-        # To be written: what a killed process left half done is taken back when it is opened.
+        # mode=rw, not ro: opening rolls back what a killed process left half done, which writes.
         with closing(connect(f"{file.absolute().as_uri()}?mode=rw", uri=True)) as database:
             (found,) = database.execute("PRAGMA quick_check(1)").fetchone()
-    except OperationalError:  # busy, or not to be written: whoever opens it says so
+    except OperationalError:  # busy, or read-only: not damaged, and opening it will say so
         return
     except DatabaseError as error:
         found = str(error)
@@ -88,7 +90,7 @@ def _check_file(file: Path) -> None:
 
 
 def _patient(dialect: Any, _record: Any, arguments: Any, options: Any) -> Any:
-    """A connection, waited for while the database is away: a server may be started again."""
+    """A connection; waits up to RETURN_SECONDS for a server that is being restarted."""
     until = monotonic() + RETURN_SECONDS
     while True:
         try:
@@ -100,7 +102,7 @@ def _patient(dialect: Any, _record: Any, arguments: Any, options: Any) -> Any:
 
 
 def _secrets(url: str) -> list[str]:
-    """Everything in a storage that must not be printed, longest first."""
+    """Everything in an address that must not be printed, longest first: one may hold another."""
     parts = urlsplit(url)
     found = [value for _, value in parse_qsl(parts.query)] + [parts.password or ""]
     found += [unquote(each) for each in found]

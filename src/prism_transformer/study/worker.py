@@ -1,8 +1,9 @@
-"""Doing a cell: train, evaluate, measure, each by the verb that its command calls too.
+"""Doing a cell: train, evaluate, measure, each by the function that its command calls too.
 
-A worker knows nothing of other workers: the queue hands it one cell at a time, and it does what the
-run folder says is still to do. So it may be killed at any moment and started again anywhere, and a
-launcher of another kind (Slurm, a cloud) needs only another way to start this process.
+The name of a cell and a step come in; files in its run folder, and its loss and speed, come out. A
+worker knows nothing of other workers: it does what the run folder lacks. So it may be killed at any
+moment and started again anywhere, and a scheduler of another kind (Slurm, a cloud) only has to
+start such a process.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import torch
 
 from prism_transformer.analysis.profile import attention_profile
 from prism_transformer.bench.measure import against
-from prism_transformer.core.disk import appended, locked, plain_name, write_whole, writing
+from prism_transformer.core.disk import appended, locked, plain_name
 from prism_transformer.core.errors import sentence
 from prism_transformer.core.progress import (
     Advance,
@@ -29,7 +30,7 @@ from prism_transformer.core.progress import (
     silent,
     within,
 )
-from prism_transformer.core.sealed import sealed_json
+from prism_transformer.core.sealed import write_sealed
 from prism_transformer.eval.loss import text_loss
 from prism_transformer.models.cost import utilisation_flops
 from prism_transformer.recipe import Recipe
@@ -54,7 +55,7 @@ from prism_transformer.training.reslicing import reslice
 from prism_transformer.training.run import read_environment
 from prism_transformer.training.stopping import Stopped
 
-LOSS_BATCH = 8  # sequences at a time; attention is measured one by one, for its memory
+LOSS_BATCH = 8  # sequences of the training context at a time
 
 
 @dataclass(frozen=True)
@@ -67,10 +68,10 @@ class Worker:
     """that train and measure one cell together"""
     device: str = "auto"
     tell: Tell = silent
-    """hears ``Of(cell name, event)``, and a note when a cell failed"""
+    """gets ``Of(cell name, event)``, and a note when a cell failed"""
 
     def do(self, name: str, until: int) -> Values:
-        """Everything that is still to do with a cell, but for what needs the machine to itself."""
+        """Do all that a cell lacks up to a step, but for what needs the machine to itself."""
         cell = next((each for each in self.plan.cells if each.name == name), None)
         if cell is None:
             raise CellFailed(f"{name}: is not in {self.plan.file}; do all workers have the same?")
@@ -81,12 +82,13 @@ class Worker:
     def measure(self) -> None:
         """Measure the speed of every trained run that lacks it, one by one.
 
-        Never beside other work of this study: when nobody trains any more, and one process at a
-        time. What fails is told, and lacks it still.
+        To be called when no worker trains any more, since a busy machine is a slow one. What fails
+        is told, and the run still lacks it.
         """
+        # One process of this machine at a time, for the same reason.
         with locked(self.folder / CLAIMS / INFERENCE, wait=True):
             for run in (run_of(self.plan, self.folder, cell) for cell in self.plan.cells):
-                if run.begun and run.to_do(run.cell.recipe.n_steps) == [INFERENCE]:
+                if run.lacks_only_speed:
                     with suppress(CellFailed):
                         self._do_stages(run, [INFERENCE], run.cell.recipe.n_steps)
 
@@ -99,13 +101,15 @@ class Worker:
                 tell(Begun(stage))
                 self._do(stage, run, until, tell)
                 tell(Advance(RUN, done, len(stages), "stages"))
-        except Stopped as error:  # not a failure: the cell goes back to the queue as it is
+        except Stopped as error:  # not a failure: the queue takes the cell back, to be gone on with
             number = error.exit_code - 128
             raise Stopped(f"stopped {name}, saved; the same command goes on", number) from None
-        except Exception as error:  # whatever it is, the other cells are still to be done
+        # Whatever it is, it must not keep this worker from the other cells. CellFailed is the one
+        # exception that the queue catches.
+        except Exception as error:
             log = log_of(run.folder)
             log.parent.mkdir(parents=True, exist_ok=True)
-            with appended(log) as stream:  # torchrun's output is there already
+            with appended(log) as stream:  # appended: the output of torchrun is in the same file
                 stream.write(traceback.format_exc().encode("utf-8", "backslashreplace"))
             known = sentence(error)
             reason = known[0] if known else repr(error)
@@ -119,20 +123,20 @@ class Worker:
             self._train(run, until, tell)
         elif stage == INFERENCE and study.inference:
             baseline = self.plan.cell(study.baseline, cell.point, cell.seed)
-            _infer(run, study.inference, baseline.recipe, self.device)
+            _time_inference(run, study.inference, baseline.recipe, self.device)
         else:
             for step in run.lacking(stage):
                 with _exact_products():
-                    self._look(stage, run, str(step), tell)
+                    self._measure_checkpoint(stage, run, str(step), tell)
 
-    def _look(self, stage: str, run: StudyRun, step: str, tell: Tell) -> None:
-        """What a stage measures of the checkpoint at a step."""
+    def _measure_checkpoint(self, stage: str, run: StudyRun, step: str, tell: Tell) -> None:
+        """Do a stage for the checkpoint at a step."""
         study, place = run.study, self.device
         if stage == "loss" and study.loss:
             for reading in run.unread(study.loss, int(step)):
-                self._read(run, study.loss, reading, step, tell)
+                self._measure_loss(run, study.loss, reading, step, tell)
         elif self.processes > 1:
-            line = [*_line(stage, run, step), "--device", place]
+            line = [*_command(stage, run, step), "--device", place]
             measure_together(run, line, self.processes, tell)
         elif stage == "eval" and study.eval:
             _evaluate(run, study.eval, step, place, tell)
@@ -142,10 +146,10 @@ class Worker:
                 run.folder, checkpoint=step, sequences=windows, device=place, tell=tell
             )
 
-    def _read(
+    def _measure_loss(
         self, run: StudyRun, stage: LossStage, reading: Reading, step: str, tell: Tell
     ) -> None:
-        """The loss of the checkpoint at a step, in sequences of one length."""
+        """Measure the loss of the checkpoint at a step, in sequences of one length."""
         recipe, scaling = run.cell.recipe, reading.rope_scaling
         length, windows = reading.length(recipe), stage.windows(recipe) // reading.times
         batch, beyond = max(1, LOSS_BATCH // reading.times), reading.times > 1
@@ -162,9 +166,11 @@ class Worker:
 
     def _train(self, run: StudyRun, until: int, tell: Tell) -> None:
         if run.cell.origin is not None and not run.begun:
-            self._leave(run, run.cell.origin, tell)
+            self._branch_off(run, run.cell.origin, tell)
+        # torch.compile keeps at most 8 variants of a function, and those of the cell before count:
+        # without this, a later cell would silently run uncompiled.
         if "torch._dynamo" in sys.modules:
-            torch._dynamo.reset()  # what was compiled for the cell before counts as a variant
+            torch._dynamo.reset()
         with told(shared_compiler(self.plan, self.folder, run.cell, self.device)):
             if self.processes > 1:
                 train_together(run, until, self.processes, self.device, tell)
@@ -173,12 +179,13 @@ class Worker:
             else:
                 train(run.cell.recipe, run.folder, until=until, device=self.device, tell=tell)
 
-    def _leave(self, run: StudyRun, origin: Origin, tell: Tell) -> None:
-        """Begin a run where it leaves that of another arm, which is trained up to there first."""
+    def _branch_off(self, run: StudyRun, origin: Origin, tell: Tell) -> None:
+        """Begin a run from a checkpoint of another arm's, which is trained up to there first."""
         cell, folder = run.cell, self.folder
         before = run_of(self.plan, folder, self.plan.all.cell(origin.arm, cell.point, cell.seed))
         step = origin.step(cell.recipe)
-        # Whoever trains that run holds this; a run that others leave waits for nobody itself.
+        # The lock that a worker holds while it trains that run. No deadlock: a run that others
+        # branch off has no origin itself, so its worker waits for none.
         with locked(folder / CLAIMS / plain_name(before.cell.name), wait=True):
             before.check_recipe()
             if before.step < step:
@@ -190,10 +197,10 @@ class Worker:
 
 
 def shared_compiler(plan: Plan, folder: Path, cell: Cell, device: str) -> dict[str, str]:
-    """Whether a run that leaves it to us is compiled, as environment variables.
+    """Whether a run with ``compile = "auto"`` is compiled, as environment variables.
 
-    Arms must be treated alike. So this is decided by the study as a whole, never by what is left of
-    it, and where runs are there already, they have decided.
+    Compiled code rounds differently, so all arms must be treated alike. Hence the whole study
+    decides, not what is left of it; and once a run has begun, all others follow it.
     """
     if cell.recipe.train.compile != "auto":
         return {}
@@ -212,7 +219,7 @@ def shared_compiler(plan: Plan, folder: Path, cell: Cell, device: str) -> dict[s
     return {COMPILE: f"{known}: the study's {len(runs)} runs of {flops:.0e} FLOPs {end}"}
 
 
-def _line(stage: str, run: StudyRun, step: str) -> list[str]:
+def _command(stage: str, run: StudyRun, step: str) -> list[str]:
     """The command that measures the same, for processes that share the work."""
     study, line = run.study, [stage, str(run.folder), "--checkpoint", step]
     options: dict[str, object] = {}
@@ -227,7 +234,11 @@ def _line(stage: str, run: StudyRun, step: str) -> list[str]:
 
 @contextmanager
 def _exact_products() -> Iterator[None]:
-    """No TF32, which training allows on a GPU: it has no whole numbers beyond 2048."""
+    """No TF32, which training allows on a GPU.
+
+    It has 11 bits of precision, so whole numbers only up to 2048, and attention distance is
+    measured with positions as values.
+    """
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
@@ -247,11 +258,9 @@ def _evaluate(run: StudyRun, stage: EvalStage, step: str, device: str, tell: Tel
         raise CellFailed("; ".join(found.failures))
 
 
-def _infer(run: StudyRun, stage: InferenceStage, baseline: Recipe, device: str) -> None:
+def _time_inference(run: StudyRun, stage: InferenceStage, baseline: Recipe, device: str) -> None:
     """Time arm and baseline in turn on this machine: rates of two machines do not compare."""
     models = (run.cell.recipe.model, baseline.model)
     settings = begin(settle(run.cell.recipe, device))
     facts = against(*models, stage.prompt, stage.new, stage.rounds, settings)
-    with writing(run.analysis_folder):
-        run.analysis_folder.mkdir(parents=True, exist_ok=True)
-        write_whole(run.analysis_folder / INFERENCE_FILE, sealed_json(facts))
+    write_sealed(run.analysis_folder / INFERENCE_FILE, facts)

@@ -14,8 +14,7 @@ from prism_transformer.core.errors import InputError
 from prism_transformer.core.progress import Event, Measured, Of
 from prism_transformer.study.compare import compare
 from prism_transformer.study.folder import StudyFolder, load_study
-from prism_transformer.study.plan import Plan, make_plan
-from prism_transformer.study.search import (
+from prism_transformer.study.halving import (
     Rung,
     Standing,
     check_search,
@@ -25,6 +24,7 @@ from prism_transformer.study.search import (
     rung_steps,
     search_study,
 )
+from prism_transformer.study.plan import Plan, make_plan
 from prism_transformer.study.sentences import remarks
 from prism_transformer.study.sharing import Crew
 from prism_transformer.study.spec import find_study

@@ -1,12 +1,13 @@
-"""Searching schedules: successive halving on paired validation loss.
+"""``prism study search``: successive halving of arms on paired validation loss.
 
-All arms are trained a little; the better share of them goes on, and so to the end. An arm is judged
-by its mean difference to the baseline at the same step and seed, and the baseline always goes on.
+All arms are trained to a first step (a rung); the better share of them goes on to the next rung,
+and so to the end. An arm is judged by its mean difference to the baseline at the same step and
+seed; the baseline always goes on.
 
-Rankings turn over during training: whoever drops arms too early drops the winner. So arms are
-dropped from when on the difference to the baseline has told that at the end, in runs that are
-finished, and not before half of the training where there are none. And the best of many arms is
-flattered by the choice: finalists are trained once more, with seeds that did not choose them.
+Rankings change during training, so dropping arms too early drops the winner. Rungs are therefore
+put where, in runs that are finished, the difference to the baseline correlated with that at the
+end; without finished runs, at half of the training. And the best of many arms looks better than it
+is, because it was chosen: finalists are trained once more, with seeds that did not choose them.
 """
 
 from __future__ import annotations
@@ -22,14 +23,17 @@ from prism_transformer.recipe import Recipe
 from prism_transformer.recipes.files import changed
 from prism_transformer.study.api import check_crew, finish_queue, prepare_data
 from prism_transformer.study.arms import Arm
+from prism_transformer.study.collected import beside_others
 from prism_transformer.study.compare import RATES_BESIDE
+from prism_transformer.study.earlier import EarlierRun
 from prism_transformer.study.folder import Source, StudyFolder, load_study
 from prism_transformer.study.plan import Plan
-from prism_transformer.study.runs import CellFailed
+from prism_transformer.study.runs import CellFailed, StudyRun
+from prism_transformer.study.selection import select
 from prism_transformer.study.sharing import ALONE, Crew
 from prism_transformer.study.spec import SearchStage, StudyError
 from prism_transformer.study.statistics import pareto
-from prism_transformer.training.run import read_environment, read_metrics
+from prism_transformer.training.run import read_environment
 
 CONFIRM = "confirm"  # folder of the runs with fresh seeds, in the study's
 DEFAULT_RUNG = 0.5  # of training, where nothing is known of a study's runs
@@ -93,17 +97,17 @@ class Rung:
 def search_study(study: Source, crew: Crew = ALONE, *, tell: Tell = silent) -> Iterator[Rung]:
     """Find the best schedules without training all to the end, as the study's [search] says.
 
-    Gives each rung as soon as its arms are judged, and goes on when asked for the next one. Called
-    again it does the same from what run folders hold, and so goes on where it was left.
+    An iterator: it yields a rung when its arms are judged, and trains on when asked for the next
+    one. Called again, it takes what run folders hold and so goes on where it was stopped.
     """
     opened = load_study(study)
     plan, stage = opened.plan, check_search(opened.plan)
     rungs = choose_rungs(opened)
     tell(Note(rungs.why))
     steps = rung_steps(plan.base, rungs.shares)
-    for each in opened.earlier:  # who has no loss at a rung is refused now, not when it is reached
+    for each in opened.earlier:  # refuse runs without a loss at a rung now, not hours later
         for step in steps:
-            each.loss_and_rate(step)
+            each.values(step)
     check_crew(opened, crew)
     prepare_data(opened, tell)
     queue, alive = opened.queue(crew.heartbeat), list(plan.arms)
@@ -118,7 +122,7 @@ def search_study(study: Source, crew: Crew = ALONE, *, tell: Tell = silent) -> I
         if not standings:
             why = "; ".join(opened.failures().values())
             raise CellFailed(f"{plan.file}: no run of {plan.study.baseline} got to {step}: {why}")
-        if step == plan.base.n_steps:  # said before it is handed out: nobody need ask for more
+        if step == plan.base.n_steps:  # before the last yield: the caller may not come back
             queue.close(finished=True)
         beside = _beside_others(opened)
         yield Rung(step, plan.base.n_steps, plan.study.baseline, tuple(standings), beside)
@@ -133,30 +137,24 @@ def confirming(study: Source, finalists: Sequence[str]) -> StudyFolder:
     stage = check_search(opened.plan)
     if not stage.confirm:
         raise StudyError(f"{opened.plan.file}: [search] has no seeds to `confirm` with")
-    plan = _confirming(opened.plan, stage, finalists)
-    return StudyFolder(plan, opened.folder / CONFIRM, opened.storage)
-
-
-def _confirming(plan: Plan, stage: SearchStage, finalists: Sequence[str]) -> Plan:
-    """Baseline and finalists with the seeds of the confirmation."""
-    names, first = {plan.study.baseline, *finalists}, plan.study.seeds[0]
-    cells = [cell for cell in plan.cells if cell.arm in names and cell.seed == first]
-    return replace(
+    names = [opened.plan.study.baseline, *finalists]
+    plan = select(opened.plan, opened.plan.study.seeds[:1], names)
+    cells = tuple(
+        replace(
+            cell, seed=seed, name=f"{cell.arm}-seed{seed}",
+            recipe=changed(cell.recipe, {"train.seed": seed}, f"{plan.file}: [search]"),
+        )
+        for seed in stage.confirm
+        for cell in plan.cells
+    )  # fmt: skip
+    plan = replace(
         plan,
         name=f"{plan.name}-{CONFIRM}",
         study=plan.study.model_copy(update={"seeds": list(stage.confirm), "looks": []}),
-        arms=tuple(arm for arm in plan.arms if arm.name in names),
-        cells=tuple(
-            replace(
-                cell, seed=seed, name=f"{cell.arm}-seed{seed}",
-                recipe=changed(cell.recipe, {"train.seed": seed}, f"{plan.file}: [search]"),
-            )
-            for seed in stage.confirm
-            for cell in cells
-        ),
-        contrasts=tuple(each for each in plan.contrasts if names.issuperset(each.weights)),
+        cells=cells,
         whole=None,
-    )  # fmt: skip
+    )
+    return StudyFolder(plan, opened.folder / CONFIRM, opened.storage)
 
 
 # -- when arms are dropped -------------------------------------------------------------------------
@@ -171,7 +169,7 @@ class Rungs:
 
 
 def choose_rungs(study: StudyFolder) -> Rungs:
-    """As the study says; else from when on finished runs tell early what is so at their end."""
+    """As the study says; else from where on finished runs predict their own end."""
     stage, n_steps = check_search(study.plan), study.plan.base.n_steps
     if stage.rungs is not None:
         shown = ", ".join(f"{share:g}" for share in stage.rungs)
@@ -193,16 +191,12 @@ def choose_rungs(study: StudyFolder) -> Rungs:
 
 
 def early_correlations(study: StudyFolder) -> dict[int, float]:
-    """By step: how the differences to the baseline there go with those at the end.
+    """By step: the correlation of differences to the baseline there with those at the end.
 
-    Over arms and seeds that are finished; none where they are too few.
+    Over arms and seeds that are finished; empty if these are too few.
     """
     n_steps, baseline = study.plan.base.n_steps, study.plan.study.baseline
-    curves = {(e.cell.arm, e.cell.seed): e.losses for e in study.earlier}
-    for run in study.runs:
-        if run.begun and run.step >= n_steps:
-            rows = [row for row in read_metrics(run.folder) if row["kind"] == "val"]
-            curves[run.cell.arm, run.cell.seed] = {row["step"]: row["loss"] for row in rows}
+    curves = {(e.cell.arm, e.cell.seed): e.losses for e in _trained(study, n_steps)}
     pairs = [
         (curve, curves[baseline, seed])
         for (arm, seed), curve in curves.items()
@@ -223,6 +217,11 @@ def early_correlations(study: StudyFolder) -> dict[int, float]:
     }
 
 
+def _trained(study: StudyFolder, step: int) -> list[StudyRun | EarlierRun]:
+    """Runs that are trained to a step at least, here or collected before."""
+    return [*(run for run in study.runs if run.begun and run.step >= step), *study.earlier]
+
+
 def check_search(plan: Plan) -> SearchStage:
     """The study's search, if it has one that can be run."""
     if plan.study.search is None:
@@ -241,25 +240,16 @@ def rung_steps(recipe: Recipe, shares: Sequence[float]) -> list[int]:
 
 def _beside_others(study: StudyFolder) -> bool:
     """Whether some run was trained beside others."""
-    return any(
-        session.get("workers", 1) > 1
-        for run in study.runs
-        if run.begun
-        for session in read_environment(run.folder)["sessions"]
-    )
+    begun = (run.folder for run in study.runs if run.begun)
+    return any(beside_others(read_environment(folder)["sessions"]) for folder in begun)
 
 
 def _judge(study: StudyFolder, arms: Sequence[Arm], step: int, keep: float) -> list[Standing]:
     """Arms by their difference to the baseline, best first; the baseline comes first of all."""
     baseline, names = study.plan.study.baseline, {arm.name for arm in arms}
     values = {
-        (run.cell.arm, run.cell.seed): run.values(step)
-        for run in study.runs
-        if run.cell.arm in names and run.begun and run.step >= step
-    }
-    values |= {
-        (each.cell.arm, each.cell.seed): each.loss_and_rate(step)
-        for each in study.earlier
+        (each.cell.arm, each.cell.seed): each.values(step)
+        for each in _trained(study, step)
         if each.cell.arm in names
     }
     found = []
@@ -275,7 +265,7 @@ def _judge(study: StudyFolder, arms: Sequence[Arm], step: int, keep: float) -> l
             found.append(Standing(step, arm.name, str(arm.schedule), loss, gap, rate, kept=False))
     found.sort(key=lambda each: (each.arm != baseline, each.difference))
     if step == study.plan.base.n_steps:
-        # Rates that were taken beside other workers are all the same to the front.
+        # Speeds that were measured beside other workers do not count for the front.
         rates = [0.0 if _beside_others(study) else each.tokens_per_second for each in found]
         chosen = set(pareto([(e.loss, rate) for e, rate in zip(found, rates, strict=True)]))
     else:  # the baseline, and the best share of the others
