@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from prism_transformer.core.disk import file_sha256
 from prism_transformer.core.errors import InputError
 from prism_transformer.data.pieces import (
     RECORD,
@@ -28,11 +27,11 @@ from prism_transformer.data.pieces import (
     causes,
 )
 from prism_transformer.data.shards import (
-    Blocks,
     Manifest,
     ShardEntry,
     ShardWriter,
     Split,
+    sums_of,
     variant_for,
 )
 
@@ -194,12 +193,13 @@ def write_cut(pieces: Pieces, cut: Cut, folder: Path, vocab_size: int) -> ShardE
     except BaseException:
         writer.abandon()
         raise
+    sha256, blocks = sums_of(file)
     return ShardEntry(
         file=cut.file,
         split=cut.split,
         tokens=cut.stop - cut.start,
         documents=cut.documents,
         text_bytes=cut.text_bytes,
-        sha256=file_sha256(file),
-        blocks=Blocks.of(file),
+        sha256=sha256,
+        blocks=blocks,
     )

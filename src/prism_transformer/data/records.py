@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 PARQUET_ROWS = 1024
+AT_ONCE = 2**20  # bytes of lines: in small pieces, calls of the system would be half the reading
 FIELDS_NAMED = 12  # of a record that has not the one that is asked for
 VALUE_SHOWN = 40  # characters
 
@@ -142,7 +143,8 @@ def _not_utf8(place: str, content: bytes, error: UnicodeDecodeError) -> Unusable
 def _read_jsonl(
     file: Source, key: str, skip: int, part: Part = WHOLE, where: Where = ()
 ) -> Records:
-    with file.open("rb") as stream:
+    with file.open("rb") as raw:
+        stream = io.BufferedReader(raw, AT_ONCE)  # type: ignore[arg-type]
         if part.start:  # a line belongs to the part that it begins in
             stream.seek(part.start - 1)
             stream.readline()
@@ -161,8 +163,8 @@ def _read_gzip(
     file: Source, key: str, skip: int, _part: Part = WHOLE, where: Where = ()
 ) -> Records:
     try:
-        with file.open("rb") as raw, gzip.open(raw, "rb") as stream:
-            yield from _json_lines(stream, key, skip, where)
+        with file.open("rb") as raw, gzip.open(raw, "rb") as packed:
+            yield from _json_lines(io.BufferedReader(packed, AT_ONCE), key, skip, where)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise InputError(f"{file}: broken gzip: {error}") from None
 
@@ -175,7 +177,7 @@ def _read_zstd(
     try:
         with file.open("rb") as raw:
             packed = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
-            yield from _json_lines(io.BufferedReader(packed), key, skip, where)
+            yield from _json_lines(io.BufferedReader(packed, AT_ONCE), key, skip, where)
     except zstandard.ZstdError as error:
         raise InputError(f"{file}: broken zstd: {error}") from None
 

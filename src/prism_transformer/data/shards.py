@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -163,10 +162,6 @@ class Blocks(BaseModel):
     """the first digits of every sum, one after the other: a corpus of a terabyte has 250,000 of
     them, to be read at every start; older manifests have a list of whole ones"""
 
-    @classmethod
-    def of(cls, file: Path, size: int = BLOCK_BYTES) -> Blocks:
-        return cls(size=size, sha256="".join(sum[:BLOCK_DIGITS] for sum in _block_sums(file, size)))
-
     @property
     def count(self) -> int:
         whole = len(self.sha256)
@@ -183,10 +178,14 @@ class Blocks(BaseModel):
         return not hashlib.sha256(content).hexdigest().startswith(known)
 
 
-def _block_sums(file: Path, size: int) -> Iterator[str]:
+def sums_of(file: Path, size: int = BLOCK_BYTES) -> tuple[str, Blocks]:
+    """The sha256 of a file, and that of every part of it, in one reading."""
+    whole, parts = hashlib.sha256(), []
     with opened(file) as stream:
         while content := stream.read(size):
-            yield hashlib.sha256(content).hexdigest()
+            whole.update(content)
+            parts.append(hashlib.sha256(content).hexdigest()[:BLOCK_DIGITS])
+    return whole.hexdigest(), Blocks(size=size, sha256="".join(parts))
 
 
 class ShardEntry(BaseModel):

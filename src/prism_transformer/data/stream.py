@@ -11,25 +11,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from prism_transformer.core.disk import file_sha256, writing
+from prism_transformer.core.disk import writing
 from prism_transformer.core.errors import InputError
 from prism_transformer.core.progress import Advance, Note, Tell, silent
 from prism_transformer.data.corpora import Corpus, Document
 from prism_transformer.data.records import Unusable
 from prism_transformer.data.shards import (
     MAX_SHARD_TOKENS,
-    Blocks,
     Manifest,
     ShardEntry,
     ShardWriter,
     Split,
     Tokens,
+    sums_of,
     variant_for,
 )
 from prism_transformer.data.tokenizer import Gpt2Tokenizer, Tokenizer
@@ -39,6 +39,7 @@ AHEAD = 4  # batches that are encoded while one is written
 SKIPPED_TOLD = 5  # records that get a line; the others are only counted
 SAMPLE = 4  # documents of every shard on which gigatoken is held against tiktoken
 WHAT = "preparing"
+REMEDY = "the shards before it are whole, run again to go on"
 
 
 class Encoded(NamedTuple):
@@ -58,17 +59,21 @@ def write_shards(
     if not 1 <= manifest.shard_tokens <= MAX_SHARD_TOKENS:
         raise InputError(f"{manifest.shard_tokens} tokens a shard; 1 to {MAX_SHARD_TOKENS} fit")
     stream = _Stream(corpus, tokenizer, manifest, tell)
-    while not manifest.complete:
-        split: Split = "train" if manifest.of("val") or not manifest.val_tokens else "val"
-        file = folder / f"{split}_{len(manifest.of(split)):06d}.bin"
-        with writing(file, "the shards before it are whole, run again to go on"):
+    kept: Future[None] | None = None
+    with ThreadPoolExecutor(1) as thread:  # a shard goes to the disk while the next one fills
+        while not manifest.complete:
+            split: Split = "train" if manifest.of("val") or not manifest.val_tokens else "val"
+            file = folder / f"{split}_{len(manifest.of(split)):06d}.bin"
             try:
-                _write_shard(stream, file, split)
+                with writing(file, REMEDY):
+                    writer = _write_shard(stream, file, split, kept)
             except _TooMuchHeldOut:  # before anything was kept: begin again, and cut
                 manifest.val_cut = True
                 stream = _Stream(corpus, tokenizer, manifest, tell)
                 continue
-            manifest.save(folder)
+            kept = thread.submit(_keep, writer, manifest, folder)
+        if kept is not None:
+            kept.result()
     stream.tell_done()
 
 
@@ -76,34 +81,55 @@ class _TooMuchHeldOut(Exception):
     """Whole documents would leave validation more of the corpus than training."""
 
 
-def _write_shard(stream: _Stream, file: Path, split: Split) -> None:
-    """Write the next shard and note it in the manifest; at the stream's end note that instead."""
+def _keep(writer: ShardWriter | None, manifest: Manifest, folder: Path) -> None:
+    """Bring the last shard to the disk, then its sums and the manifest."""
+    if writer is not None:
+        with writing(writer.file, REMEDY):
+            try:
+                writer.finish()
+            except BaseException:
+                writer.abandon()
+                raise
+            sha256, blocks = sums_of(writer.file)
+        update = {"sha256": sha256, "blocks": blocks}
+        manifest.shards[-1] = manifest.shards[-1].model_copy(update=update)
+    with writing(folder, REMEDY):
+        manifest.save(folder)
+
+
+def _write_shard(
+    stream: _Stream, file: Path, split: Split, before: Future[None] | None
+) -> ShardWriter | None:
+    """Write the next shard and note it in the manifest; at the stream's end note that instead.
+
+    Its sums are not known yet. The manifest may change when the shard ``before`` has been kept.
+    """
     manifest = stream.manifest
     writer = ShardWriter(file, variant_for(manifest.vocab_size))
     try:
         documents, text_bytes = stream.fill(writer, split)
         _check_enough(stream, writer.n_tokens, split)
-        manifest.complete = stream.ended
-        manifest.skipped = dict(stream.skipped)
-        if writer.n_tokens == 0:  # the shard before took the last token
-            writer.abandon()
-            return
-        writer.finish()
+        if before is not None:
+            before.result()
     except BaseException:  # also Ctrl-C: half a shard is of no use to anybody
         writer.abandon()
         raise
-    manifest.shards.append(
-        ShardEntry(
-            file=file.name,
-            split=split,
-            tokens=writer.n_tokens,
-            documents=documents,
-            text_bytes=text_bytes,
-            sha256=file_sha256(file),
-            blocks=Blocks.of(file),
-        )
+    manifest.complete = stream.ended
+    manifest.skipped = dict(stream.skipped)
+    if writer.n_tokens == 0:  # the shard before took the last token
+        writer.abandon()
+        return None
+    entry = ShardEntry(
+        file=file.name,
+        split=split,
+        tokens=writer.n_tokens,
+        documents=documents,
+        text_bytes=text_bytes,
+        sha256="",
     )
+    manifest.shards.append(entry)
     manifest.next_document, manifest.next_token = stream.position, stream.written
+    return writer
 
 
 def _check_enough(stream: _Stream, n_tokens: int, split: Split) -> None:
