@@ -31,7 +31,6 @@ from prism_transformer.data.shards import (
     ShardEntry,
     ShardWriter,
     Split,
-    sums_of,
     variant_for,
 )
 
@@ -177,8 +176,7 @@ def _without(pieces: Pieces) -> str:
 
 def write_cut(pieces: Pieces, cut: Cut, folder: Path, vocab_size: int) -> ShardEntry:
     """Write one shard, and say what it is."""
-    file = folder / cut.file
-    writer = ShardWriter(file, variant_for(vocab_size))
+    writer = ShardWriter(folder / cut.file, variant_for(vocab_size))
     try:
         token = cut.start
         while token < cut.stop:
@@ -189,11 +187,10 @@ def write_cut(pieces: Pieces, cut: Cut, folder: Path, vocab_size: int) -> ShardE
             for start in range(offset, stop, COPIED):
                 writer.append(tokens[start : min(start + COPIED, stop)])
             token += stop - offset
-        writer.finish()
+        sha256, blocks = writer.finish()
     except BaseException:
         writer.abandon()
         raise
-    sha256, blocks = sums_of(file)
     return ShardEntry(
         file=cut.file,
         split=cut.split,

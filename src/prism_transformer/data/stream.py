@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,13 +30,13 @@ from prism_transformer.data.shards import (
     ShardWriter,
     Split,
     Tokens,
-    sums_of,
     variant_for,
 )
 from prism_transformer.data.tokenizer import Gpt2Tokenizer, Tokenizer
 
 BATCH_CHARACTERS = 1_000_000
 AHEAD = 4  # batches that are encoded while one is written
+TOLD_BYTES = 1_000_000  # of text between two words of progress, at most
 SKIPPED_TOLD = 5  # records that get a line; the others are only counted
 SAMPLE = 4  # documents of every shard on which gigatoken is held against tiktoken
 WHAT = "preparing"
@@ -86,11 +87,10 @@ def _keep(writer: ShardWriter | None, manifest: Manifest, folder: Path) -> None:
     if writer is not None:
         with writing(writer.file, REMEDY):
             try:
-                writer.finish()
+                sha256, blocks = writer.finish()
             except BaseException:
                 writer.abandon()
                 raise
-            sha256, blocks = sums_of(writer.file)
         update = {"sha256": sha256, "blocks": blocks}
         manifest.shards[-1] = manifest.shards[-1].model_copy(update=update)
     with writing(folder, REMEDY):
@@ -173,6 +173,9 @@ class _Stream:
         self.written = manifest.next_token
         self.skipped = Counter(manifest.skipped)
         self.told = sum(self.skipped.values())
+        # Listeners may take longer for an event than a document takes.
+        self.step = TOLD_BYTES if self.n_bytes is None else min(TOLD_BYTES, self.n_bytes // 1000)
+        self.told_bytes = 0
         self.documents = encode_documents(corpus.documents(self.position), tokenizer)
         self.current: Encoded | None = None
         self.ended = False
@@ -183,6 +186,7 @@ class _Stream:
         Returns how many documents begin in the shard, and the bytes of their text.
         """
         begun, text_bytes, to_check = self.begun, self.text_bytes, SAMPLE
+        self.trained = self.manifest.tokens("train")
         while not self._enough(writer, split) and not self.at_end():
             assert self.current is not None
             if to_check:
@@ -232,7 +236,7 @@ class _Stream:
             return whole and writer.n_tokens >= self._val_end
         wanted = self.manifest.train_tokens_wanted
         if wanted is not None and self.current is None:
-            self.ended = self.manifest.tokens("train") + writer.n_tokens >= wanted
+            self.ended = self.trained + writer.n_tokens >= wanted
         return self.ended or writer.n_tokens == self.manifest.shard_tokens
 
     def _write(self, current: Encoded, writer: ShardWriter, room: int | None) -> None:
@@ -244,7 +248,9 @@ class _Stream:
         writer.append(piece)
         self.written += len(piece)
         if self.written == len(current.tokens):
-            self.tell(Advance(WHAT, self.text_bytes, self.n_bytes, "bytes"))
+            if self.text_bytes >= self.told_bytes + self.step:
+                self.told_bytes = self.text_bytes
+                self.tell(Advance(WHAT, self.text_bytes, self.n_bytes, "bytes"))
             source, record = current.document.position
             self.position, self.written, self.current = (source, record + 1), 0, None
 
@@ -274,12 +280,19 @@ def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
 
 
 def _encode(batch: Sequence[Document], tokenizer: Tokenizer) -> list[Encoded]:
-    end = np.asarray([tokenizer.end_of_text])
     rows = tokenizer.encode_batch([document.text for document in batch])
+    end = np.array([tokenizer.end_of_text], rows[0].dtype)
+    # One array for all of them, of which each document has a part.
+    flat = np.concatenate([part for row in rows for part in (end, row)])
+    ends = accumulate(len(row) + 1 for row in rows)
     return [
-        Encoded(document, np.concatenate((end.astype(row.dtype), row)), len(document.text.encode()))
-        for document, row in zip(batch, rows, strict=True)
+        Encoded(document, flat[stop - len(row) - 1 : stop], _utf8_bytes(document.text))
+        for document, row, stop in zip(batch, rows, ends, strict=True)
     ]
+
+
+def _utf8_bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
 
 
 def hold_against_tiktoken(tokenizer: Tokenizer, encoded: Encoded) -> None:
