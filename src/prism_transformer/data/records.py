@@ -196,7 +196,7 @@ def _json_lines(
     for record, raw in enumerate(stream):
         # Many editors begin a file with a mark, which says nothing of its text.
         line = raw.removeprefix(codecs.BOM_UTF8) if begins and not record else raw
-        if record < skip or not line.strip():
+        if record < skip or not line or line.isspace():
             continue
         try:
             row = orjson.loads(line)
