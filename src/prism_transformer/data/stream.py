@@ -35,7 +35,7 @@ from prism_transformer.data.shards import (
 from prism_transformer.data.tokenizer import Gpt2Tokenizer, Tokenizer
 
 BATCH_CHARACTERS = 1_000_000
-AHEAD = 4  # batches that are encoded while one is written
+AHEAD = 2  # batches that are encoded while one is written; with more, threads wait for each other
 TOLD_BYTES = 1_000_000  # of text between two words of progress, at most
 SKIPPED_TOLD = 5  # records that get a line; the others are only counted
 SAMPLE = 4  # documents of every shard on which gigatoken is held against tiktoken
