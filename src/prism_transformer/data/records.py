@@ -150,7 +150,7 @@ def _read_jsonl(
     file: Source, key: str, skip: int, part: Part = WHOLE, where: Where = ()
 ) -> Records:
     with file.open("rb") as raw:
-        stream = io.BufferedReader(raw, AT_ONCE)  # type: ignore[arg-type]
+        stream = io.BufferedReader(raw, AT_ONCE)  # type: ignore[type-var]
         if part.start:  # a line belongs to the part that it begins in
             stream.seek(part.start - 1)
             stream.readline()
