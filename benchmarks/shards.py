@@ -20,17 +20,16 @@ from statistics import median
 
 import numpy as np
 
-from prism_transformer.core.disk import file_sha256
 from prism_transformer.core.table import table_of
 from prism_transformer.data.shards import (
     HEADER_BYTES,
     HEADER_INTS,
     UINT16,
-    Blocks,
     Manifest,
     ShardEntry,
     Split,
     read_manifest,
+    sums_of,
 )
 
 TOKENS = 50_000_000  # of a shard: 100 MB
@@ -49,7 +48,7 @@ def write_sparse(folder: Path, n_shards: int) -> None:
         file.write_bytes(header.tobytes())
         os.truncate(file, HEADER_BYTES + 2 * TOKENS)
         if not entries:
-            sums = {"sha256": file_sha256(file), "blocks": Blocks.of(file)}
+            sums = dict(zip(("sha256", "blocks"), sums_of(file), strict=True))
         facts = {"tokens": TOKENS, "documents": 50_000, "text_bytes": 4 * TOKENS, **sums}
         entries.append(ShardEntry(file=file.name, split=split, **facts))
     Manifest(

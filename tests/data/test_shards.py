@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from prism_transformer.core.disk import file_sha256
 from prism_transformer.core.errors import InputError
 from prism_transformer.data.shards import (
     HEADER_BYTES,
@@ -24,6 +25,7 @@ from prism_transformer.data.shards import (
     check_tokens,
     open_shard,
     read_manifest,
+    sums_of,
     variant_for,
 )
 from tests.older import without_sums
@@ -165,7 +167,9 @@ def test_blocks_are_told_apart_whether_their_sums_are_short_or_whole(tmp_path: P
     file.write_bytes(content)
     parts = [content[start : start + 1000] for start in range(0, len(content), 1000)]
     sums = [hashlib.sha256(part).hexdigest() for part in parts]
-    short, whole = Blocks.of(file, 1000), Blocks(size=1000, sha256=tuple(sums))  # as older ones are
+    sha256, short = sums_of(file, 1000)
+    assert sha256 == file_sha256(file)
+    whole = Blocks(size=1000, sha256=tuple(sums))  # as older ones are
     assert short.sha256 == "".join(each[:16] for each in sums)
     assert short.count == whole.count == len(parts) == 11
     damaged = bytearray(content)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,69 @@ def test_real_documents_give_exactly_tiktokens_tokens(tmp_path: Path) -> None:
         prepare(Preparation(str(file), folder=folder, gigatoken=gigatoken))
         found = np.concatenate((stream(folder, "val"), stream(folder, "train")))
         assert found.tolist() == expected
+
+
+NASTY = [
+    '<!DOCTYPE html>\r\n<p class="a">caf&eacute; &amp; <b>it\'s</b><br/></p>\r\n' * 20,
+    "".join(map(chr, range(0x20))) + "\x7f\x85\xa0\u200b\u2028\u2029\ufeff\ufffd\ufffe\U0010ffff",
+    "tabs\tand  spaces   \n\n\n \r\n\r\r\n\x0b\x0c end ",
+    "👩‍👩‍👧‍👦🏳️‍🌈 🇩🇪 👍🏽 ☕️ e\u0301 é ﬁ Ⅷ ½ ٣ 東京 हिन्दी שלום ไทย",
+    "<|endoftext|>",
+    "a<|endoftext|>b <|endoftext|>\n<|im_start|> I'll 'LL we're DON'T",
+    *("", " ", "\n", "\ufeff"),
+    *("word " * 60_000, "x" * 100_000, " " * 5_000 + "y", "-=" * 5_000),
+]
+
+
+def web_texts() -> list[str]:
+    """Text as the web has it; with real documents where they are."""
+    import gzip
+
+    real: list[str] = []
+    for file in sorted(REAL.glob("*.jsonl.gz")):
+        with gzip.open(file, "rt", encoding="utf-8") as lines:
+            real += [json.loads(line)["text"][:40_000] for line in islice(lines, 12)]
+    return [*NASTY, *real, *(f"{a}\n{b}" for a, b in zip(NASTY, real, strict=False))]
+
+
+def write_web(folder: Path, kind: str, texts: list[str]) -> str:
+    """Texts in a file; lines with and without escapes, and one record that is no text."""
+    import pyarrow
+    import zstandard
+    from pyarrow import parquet
+
+    file = folder / f"web.{kind}"
+    if kind == "parquet":
+        parquet.write_table(pyarrow.table({"text": texts}), file, row_group_size=9)
+        return str(file)
+    lines = [json.dumps({"text": text}, ensure_ascii=n % 2 == 0) for n, text in enumerate(texts)]
+    lines.insert(3, r'{"text": "half a pair: \ud83d, alone"}')
+    content = "\r\n".join(lines).encode()
+    file.write_bytes(zstandard.compress(content) if kind.endswith(".zst") else content)
+    return str(file)
+
+
+@pytest.mark.parametrize("n_tasks", [None, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("gigatoken", [True, False], ids=["gigatoken", "tiktoken"])
+@pytest.mark.parametrize("kind", ["jsonl", "jsonl.zst", "parquet"])
+def test_text_of_the_web_is_tiktokens_document_by_document(
+    tmp_path: Path, kind: str, gigatoken: bool, n_tasks: int | None
+) -> None:
+    texts = web_texts()
+    order = Preparation(write_web(tmp_path, kind, texts), folder=tmp_path / "out", val_tokens=500)
+    order = replace(order, like=None, skip_bad=True, shard_tokens=50_000, piece_bytes=100_000)
+    skipped = prepare(replace(order, gigatoken=gigatoken, tasks=n_tasks)).manifest.skipped
+    assert skipped == ({} if kind == "parquet" else {"has a lone surrogate": 1})
+    tokens = np.concatenate((stream(tmp_path / "out", "val"), stream(tmp_path / "out", "train")))
+    found = np.split(tokens, np.flatnonzero(tokens == 50256))
+    encoding = tiktoken.Encoding(
+        "by hand", pat_str=GPT2_PATTERN, mergeable_ranks=gpt2_ranks(), special_tokens={}
+    )
+    assert not found.pop(0).size
+    assert len(found) == len(texts)
+    for text, (end, *row) in zip(texts, found, strict=True):
+        assert end == 50256
+        assert row == encoding.encode_ordinary(text), text[:99]
 
 
 def test_a_budget_ends_at_a_document(tmp_path: Path) -> None:

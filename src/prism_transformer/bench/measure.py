@@ -282,7 +282,7 @@ def _peak(work: Work, device: torch.device) -> int:
 
 
 def data_table(megabytes: int, conditions: Conditions) -> Table:
-    """Tokenizing the embedded corpus, repeated to a size, from JSONL to shards."""
+    """Tokenizing the embedded corpus, repeated to a size, from files to shards."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "corpus.jsonl"
         n_bytes = workloads.write_corpus(file, megabytes)

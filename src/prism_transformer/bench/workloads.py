@@ -7,6 +7,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -170,6 +171,21 @@ def write_corpus(file: Path, megabytes: int) -> int:
     return n_bytes
 
 
+def packed(file: Path) -> dict[str, Path]:
+    """A file of JSONL, and the same documents beside it as zstd and as Parquet, by their names."""
+    import pyarrow
+    import zstandard
+    from pyarrow import parquet
+
+    zstd, table = (file.with_name(f"{file.stem}{ending}") for ending in (".jsonl.zst", ".parquet"))
+    with file.open("rb") as stream, zstd.open("wb") as out:
+        zstandard.ZstdCompressor().copy_stream(stream, out)
+    texts = [document.text for document in open_corpus(str(file)).documents()]
+    columns = pyarrow.table({"text": texts})
+    parquet.write_table(columns, table, row_group_size=10_000, compression="zstd")
+    return {"JSONL": file, "zstd": zstd, "Parquet": table}
+
+
 def tokenizing(file: Path) -> dict[str, Work]:
     """What can tokenize a file of JSONL, tiktoken and nothing else first."""
     ranks, cores = gpt2_ranks(), os.cpu_count() or 1
@@ -192,15 +208,16 @@ def tokenizing(file: Path) -> dict[str, Work]:
     works: dict[str, Work] = {
         "tiktoken, one thread, text in memory": lambda: one_thread(texts),
         "tiktoken, all cores, text in memory": all_cores,
-        "tiktoken, all cores, JSONL to shards": lambda: shards(file, slow),
     }
-    if fast.fast is not None:
-        works["gigatoken, JSONL to shards"] = lambda: shards(file, fast)
+    ways = {"tiktoken, all cores": slow} | ({"gigatoken": fast} if fast.fast is not None else {})
+    for way, tokenizer in ways.items():
+        for kind, source in packed(file).items():
+            works[f"{way}, {kind} to shards"] = partial(shards, source, tokenizer)
     return works
 
 
 def shards(file: Path, tokenizer: Gpt2Tokenizer) -> None:
-    """JSONL to shards, end to end."""
+    """A file to shards, end to end."""
     corpus = open_corpus(str(file))
     manifest = Manifest(
         corpus=corpus.name,

@@ -172,7 +172,7 @@ def schedules(
 def data(
     *, megabytes: Whole = 60, rounds: Rounds = 5, out: Figure = None, as_json: Json = False
 ) -> None:
-    """Tokenizing from JSONL to shards, against tiktoken on one thread.
+    """Tokenizing from JSONL, zstd and Parquet to shards, against tiktoken on one thread.
 
     Parameters
     ----------

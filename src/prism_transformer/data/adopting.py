@@ -8,19 +8,19 @@ from typing import Protocol
 
 import numpy as np
 
-from prism_transformer.core.disk import file_sha256, locked
+from prism_transformer.core.disk import locked
 from prism_transformer.core.errors import InputError
 from prism_transformer.core.progress import Tell, counted
 from prism_transformer.data import tokenizer as tokenizers
 from prism_transformer.data.corpora import Name
 from prism_transformer.data.foreign import TYPES, Foreign, find_foreign, open_foreign
 from prism_transformer.data.shards import (
-    Blocks,
     Manifest,
     ShardEntry,
     Split,
     check_tokens,
     read_manifest,
+    sums_of,
 )
 
 FEWEST = 131_072  # tokens to validate on where nobody says how many
@@ -122,7 +122,7 @@ def _entries(file: Path, found: Foreign, manifest: Manifest) -> Iterator[ShardEn
     if have < wanted:
         ends = found.ends
         cut = int(ends[min(int(np.searchsorted(ends, wanted - have)), len(ends) - 1)])
-    sha256, blocks = file_sha256(file), Blocks.of(file)
+    sha256, blocks = sums_of(file)
     kind = next(name for name, dtype in TYPES.items() if dtype == found.tokens.dtype)
     places: list[tuple[Split, int, int]] = [("val", 0, cut), ("train", cut, count)]
     for split, start, stop in places:

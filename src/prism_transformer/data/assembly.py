@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from prism_transformer.core.disk import file_sha256
 from prism_transformer.core.errors import InputError
 from prism_transformer.data.pieces import (
     RECORD,
@@ -28,7 +27,6 @@ from prism_transformer.data.pieces import (
     causes,
 )
 from prism_transformer.data.shards import (
-    Blocks,
     Manifest,
     ShardEntry,
     ShardWriter,
@@ -178,8 +176,7 @@ def _without(pieces: Pieces) -> str:
 
 def write_cut(pieces: Pieces, cut: Cut, folder: Path, vocab_size: int) -> ShardEntry:
     """Write one shard, and say what it is."""
-    file = folder / cut.file
-    writer = ShardWriter(file, variant_for(vocab_size))
+    writer = ShardWriter(folder / cut.file, variant_for(vocab_size))
     try:
         token = cut.start
         while token < cut.stop:
@@ -190,7 +187,7 @@ def write_cut(pieces: Pieces, cut: Cut, folder: Path, vocab_size: int) -> ShardE
             for start in range(offset, stop, COPIED):
                 writer.append(tokens[start : min(start + COPIED, stop)])
             token += stop - offset
-        writer.finish()
+        sha256, blocks = writer.finish()
     except BaseException:
         writer.abandon()
         raise
@@ -200,6 +197,6 @@ def write_cut(pieces: Pieces, cut: Cut, folder: Path, vocab_size: int) -> ShardE
         tokens=cut.stop - cut.start,
         documents=cut.documents,
         text_bytes=cut.text_bytes,
-        sha256=file_sha256(file),
-        blocks=Blocks.of(file),
+        sha256=sha256,
+        blocks=blocks,
     )

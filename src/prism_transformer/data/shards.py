@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
-from prism_transformer.core.disk import open_here, opened, plain_name, reading, write_whole
+from prism_transformer.core.disk import (
+    file_sha256,
+    open_here,
+    opened,
+    plain_name,
+    reading,
+    write_whole,
+)
 from prism_transformer.core.errors import InputError, plain_reason
 from prism_transformer.core.sealed import read_sealed, sealed_json
 
@@ -135,16 +142,20 @@ class ShardWriter:
         self.stream.write(tokens.astype(self.variant.dtype, casting="safe", copy=False).data)
         self.n_tokens += len(tokens)
 
-    def finish(self) -> None:
-        """Write the header, and let the file appear whole."""
+    def finish(self) -> tuple[str, Blocks]:
+        """Write the header, and let the file appear whole; its sums, as ``sums_of`` has them."""
         header = np.zeros(HEADER_INTS, "<i4")
         header[:3] = self.variant.magic, self.variant.version, self.n_tokens
         self.stream.seek(0)
         self.stream.write(header.tobytes())
         self.stream.flush()
-        os.fsync(self.stream.fileno())
+        with ThreadPoolExecutor(1) as beside:
+            on_disk = beside.submit(os.fsync, self.stream.fileno())
+            sums = sums_of(self.partial)
+            on_disk.result()
         self.stream.close()
         self.partial.replace(self.file)
+        return sums
 
     def abandon(self) -> None:
         """Drop what was written, also where the disk is too full to write the rest."""
@@ -163,10 +174,6 @@ class Blocks(BaseModel):
     """the first digits of every sum, one after the other: a corpus of a terabyte has 250,000 of
     them, to be read at every start; older manifests have a list of whole ones"""
 
-    @classmethod
-    def of(cls, file: Path, size: int = BLOCK_BYTES) -> Blocks:
-        return cls(size=size, sha256="".join(sum[:BLOCK_DIGITS] for sum in _block_sums(file, size)))
-
     @property
     def count(self) -> int:
         whole = len(self.sha256)
@@ -183,10 +190,14 @@ class Blocks(BaseModel):
         return not hashlib.sha256(content).hexdigest().startswith(known)
 
 
-def _block_sums(file: Path, size: int) -> Iterator[str]:
-    with opened(file) as stream:
+def sums_of(file: Path, size: int = BLOCK_BYTES) -> tuple[str, Blocks]:
+    """The sha256 of a file, and that of every part of it, side by side."""
+    with ThreadPoolExecutor(1) as beside, opened(file) as stream:
+        whole = beside.submit(file_sha256, file)
+        parts = ""
         while content := stream.read(size):
-            yield hashlib.sha256(content).hexdigest()
+            parts += hashlib.sha256(content).hexdigest()[:BLOCK_DIGITS]
+        return whole.result(), Blocks(size=size, sha256=parts)
 
 
 class ShardEntry(BaseModel):

