@@ -36,6 +36,20 @@ def test_gigatoken_is_installed_for_the_tests() -> None:
     assert SLOW.fast is None
 
 
+def test_a_script_without_a_main_guard_may_tokenize_in_processes(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from prism_transformer.data.tokenizer import Gpt2Tokenizer, gpt2_ranks\n"
+        "tokenizer = Gpt2Tokenizer(gpt2_ranks(), accelerate=False, n_processes=2)\n"
+        "rows = tokenizer.encode_batch(['Hello, world!', 'again'])\n"
+        "print([row.tolist() for row in rows], __file__)\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120)
+    expected = [row.tolist() for row in SLOW.encode_batch(["Hello, world!", "again"])]
+    assert done.stdout == f"{expected} {script}\n"  # once: nobody ran the script again
+    assert not done.stderr
+
+
 def test_gpt2_against_transformers_own_bpe() -> None:
     """Another implementation, from the same published files."""
     from tokenizers import ByteLevelBPETokenizer

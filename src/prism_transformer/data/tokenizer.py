@@ -6,13 +6,15 @@ import base64
 import hashlib
 import os
 import signal
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from importlib.util import find_spec
 from itertools import pairwise
-from multiprocessing import get_context, parent_process
+from multiprocessing import parent_process
+from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 from threading import Thread
 from typing import Any, Protocol
@@ -80,7 +82,7 @@ class Gpt2Tokenizer:
         self.n_processes = 0 if self.fast else n_processes
         if self.n_processes:
             self.workers = ProcessPoolExecutor(
-                n_processes, get_context("spawn"), initializer=_start_worker, initargs=(ranks,)
+                n_processes, _WorkerContext(), initializer=_start_worker, initargs=(ranks,)
             )
 
     def encode_batch(self, texts: Sequence[str]) -> list[Tokens]:
@@ -122,6 +124,27 @@ def _tiktoken(ranks: dict[bytes, int]) -> Any:
 def _quickly(encoding: Any, text: str) -> Tokens:
     """What ``encode_ordinary`` gives, a fifth faster: no list of Python's integers between."""
     return encoding.encode_to_numpy(text, disallowed_special=()).astype(np.uint16)
+
+
+class _Worker(SpawnProcess):
+    """A process that does not run the caller's script again, from which it needs nothing.
+
+    Python would, and a script that prepares without ``if __name__ == "__main__"`` never ended.
+    """
+
+    def start(self) -> None:
+        main = sys.modules["__main__"].__dict__
+        before: dict[str, Any] = {k: main[k] for k in ("__file__", "__spec__") if k in main}
+        main.update(__file__=None, __spec__=None)
+        try:
+            super().start()
+        finally:
+            main.pop("__file__")
+            main.update(before)
+
+
+class _WorkerContext(SpawnContext):
+    Process = _Worker
 
 
 _worker_encoding: Any = None  # set in worker processes alone
