@@ -7,6 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from huggingface_hub.utils import validate_repo_id
+from hypothesis import given
+from hypothesis import strategies as st
 
 from prism_transformer.core.errors import InputError
 from prism_transformer.training.naming import (
@@ -43,11 +46,18 @@ def test_what_may_be_a_model_passes(name: str) -> None:
         ("./nowhere", "there is no such run or Hugging Face folder$"),
         ("prism-nano", "is a recipe, not a model: prism train prism-nano makes one; trained ones"),
         ("notes.txt", "is a file"),
+        ("optim.lr=1e-3", "there is no such run or Hugging Face folder$"),
     ],
 )
 def test_what_cannot_be_a_model_is_refused(name: str, problem: str) -> None:
     with pytest.raises(InputError, match=problem):
         check_name(name)
+
+
+@given(st.text(st.sampled_from("ab1.-_/=~ \u00e9\n"), min_size=1, max_size=8) | st.text(min_size=1))
+def test_the_hub_is_asked_only_for_names_that_it_can_have(name: str) -> None:
+    if not looks_local(name):
+        validate_repo_id(name)
 
 
 def test_a_folder_here_is_near_but_never_in_the_way_of_the_hub(here: Path) -> None:

@@ -5,6 +5,7 @@ A folder, a model that ships, or a name on the hub; what is none of these by its
 
 from __future__ import annotations
 
+import re
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from prism_transformer.recipes.files import find_recipe, packaged_recipes
 SHIPPED = Path(__file__).parents[1] / "hf" / "shipped"
 HOMES = ("runs", "studies")  # where runs are made when nobody says where
 NEAR = 0.7
+HUB_NAME = re.compile(r"(\b[\w.-]+\b/)?\b[\w.-]{1,96}\b", re.ASCII)  # the hub's own rule
 
 
 def shipped_models() -> dict[str, Path]:
@@ -52,6 +54,8 @@ def check_source(name: str) -> None:
 def looks_local(name: str) -> bool:
     """Whether a name is a path, and never one on the hub, which are OWNER/NAME or a single word."""
     path = Path(name)
+    if not HUB_NAME.fullmatch(name) or "--" in name or ".." in name or name.endswith(".git"):
+        return True
     if len(path.parts) > 2 or name.startswith((".", "/", "~")) or name.endswith("/"):
         return True
     return len(path.parts) == 2 and (path.parts[0] in HOMES or path.parent.is_dir())
