@@ -129,12 +129,13 @@ def listed(parts: Sequence[str]) -> str:
 
 
 def arm_legend(figure: Figure, arms: Iterable[str], tones: Tones) -> None:
-    """Names of arms by colour and marker; those that share the grey are counted, not named."""
+    """Names of arms by colour and marker; several that share the grey are counted, not named."""
     tone_of = {arm: tones[arm] for arm in arms}
     named = [(arm, tone) for arm, tone in tone_of.items() if tone is not REST]
-    rest = len(tone_of) - len(named)
+    grey = [arm for arm, tone in tone_of.items() if tone is REST]
     shown = [(plain_name(name), tone) for name, tone in named[:MOST_IN_LEGEND]]
-    shown += [(f"{rest} more", REST)] if rest else []
+    if grey:
+        shown.append((plain_name(grey[0]) if len(grey) == 1 else f"{len(grey)} more", REST))
     handles = [
         mpl.lines.Line2D([], [], color=tone.light, marker=tone.marker, label=name)
         for name, tone in shown
