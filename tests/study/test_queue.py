@@ -89,6 +89,25 @@ def test_a_failed_cell_is_named_the_rest_goes_on_and_it_is_tried_again(
     assert queue.failures() == {}
 
 
+def test_who_counted_as_dead_and_comes_back_goes_on(plan: Plan, tmp_path: Path) -> None:
+    """As a machine that was suspended: others have failed its trial, and queued the cell again."""
+    queue, do = filled(plan, tmp_path), Doing()
+
+    def asleep(name: str, until: int) -> tuple[float, float]:
+        if not do.seen:
+            study = optuna.load_study(study_name=plan.name, storage=queue.storage)
+            (mine,) = study.get_trials(states=[TrialState.RUNNING])
+            queue.storage.set_trial_state_values(mine._trial_id, TrialState.FAIL)
+            attrs = {key: mine.user_attrs[key] for key in ("cell", "until")}
+            study.enqueue_trial(mine.params, user_attrs=attrs)
+        return do(name, until)
+
+    queue.work(asleep)
+    first, *rest = (cell.name for cell in plan.cells)
+    assert sorted(do.seen) == sorted([first, first, *rest])
+    assert queue.counts()[TrialState.COMPLETE] == 6
+
+
 @pytest.mark.parametrize("stop", [Stopped("enough", 15), KeyboardInterrupt()])
 def test_an_interrupted_cell_goes_back(plan: Plan, tmp_path: Path, stop: BaseException) -> None:
     def give_up(name: str, until: int) -> tuple[float, float]:

@@ -282,6 +282,12 @@ class Queue:
                     if mine.number in numbers and mine.state != COMPLETE:
                         _Retry()(study, mine)
                 raise
+            except (AssertionError, ValueError):
+                # What Optuna makes of a trial that others have failed: silent for too long, we
+                # counted as dead, and the cell waits again. The run folder has what we did.
+                ended = {each.number for each in _trials(study, TrialState.FAIL)}
+                if not taken or taken[0].number not in ended:
+                    raise
         for trial in taken:
             self._put_back(study, trial)
 
