@@ -55,7 +55,7 @@ results: .venv/installed  ## rewrite docs/results.md and the README's results fr
 	$(BIN)/prism report --docs .
 
 # What is not there yet is left out and named. SCORES are runs that `prism search one-shot` or `blocks` asked.
-TRUTHS = $(wildcard results/factorial results/nano)
+TRUTHS = $(wildcard results/factorial results/nano results/controls)
 search: .venv/installed  ## judge predictors of schedules anew: results/search, the README, what ships; SCORES="runs/..."
 	$(BIN)/prism search evaluate $(SCORES) $(TRUTHS:%=--truth %) $(addprefix --paths ,$(wildcard results/reslice)) \
 		--out results/search --readme README.md

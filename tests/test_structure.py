@@ -26,13 +26,13 @@ LADDER = [
 
 # The same inside the packages that have most modules.
 LADDERS: dict[str, list[str]] = {
-    "figures": ["style", "chart", "schedules", "profiles", "comparisons", "search"],
+    "figures": ["style", "chart", "schedules", "profiles", "comparisons", "sizes", "search"],
     "study": [
-        "metrics", "statistics", "multiplicity", "looks", "collected", "factorial", "benchmarks",
-        "contrasts", "best_rates", "lengths", "compare", "sentences", "spec", "arms",
-        "plan", "selection", "earlier", "runs", "tuning", "collect", "single_runs",
-        "sharing", "storage", "queue", "folder", "forecast", "launch", "worker", "process", "pool",
-        "api", "halving", "slurm",
+        "metrics", "statistics", "multiplicity", "looks", "collected", "peeking", "factorial",
+        "benchmarks", "contrasts", "contrast_tables", "best_rates", "lengths", "points", "compare",
+        "sentences", "spec", "arms", "plan", "selection", "earlier", "runs", "rungs", "tuning",
+        "collect", "single_runs", "sharing", "storage", "queue", "folder", "forecast", "launch",
+        "worker", "process", "pool", "api", "halving", "slurm",
     ],
     "search": [
         "ranking", "scores", "solve", "shared", "one_shot", "blocks", "judge", "learned", "paths",
@@ -40,15 +40,15 @@ LADDERS: dict[str, list[str]] = {
     ],
     "reporting": [
         "views", "reading", "answers", "exhibits", "schedules", "training", "contrasts", "rates",
-        "layers", "evaluation", "context", "milestones", "verdicts", "rules", "layer_rules",
-        "claims", "audit", "contents", "latex", "page", "write", "live",
+        "layers", "paths", "evaluation", "context", "milestones", "verdicts", "rules",
+        "curve_rules", "rate_rules", "layer_rules", "claims", "audit", "contents", "latex",
+        "page", "write", "live",
     ],
 }  # fmt: skip
 
 # Modules without a test file of their name, and what runs them instead.
 TESTED_ELSEWHERE = {
     "cli.options": "tests of the commands, such as tests/cli/test_study.py, give them",
-    "reporting.layer_rules": "tests/reporting/test_claims.py judges claims by these rules",
     "hf.vllm_model": "tests/vllm/test_vllm.py, which make test-vllm runs where vLLM is",
 }
 

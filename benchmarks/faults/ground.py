@@ -98,10 +98,10 @@ def command(
     seconds: float = 120,
 ) -> Done:
     """Run a command of ours in a fork; killed after so many seconds, or by ``before``'s doing."""
-    log = folder / ".said"
+    said = os.memfd_create("said")  # not on a disk, which may be the full one
     child = os.fork()
     if child == 0:
-        _become(arguments, folder, log, before)
+        _become(arguments, folder, said, before)
     end, late = time.monotonic() + seconds, False
     while True:
         ended, status = os.waitpid(child, os.WNOHANG)
@@ -112,17 +112,18 @@ def command(
             end, late = float("inf"), True
         time.sleep(0.002)
     code = os.waitstatus_to_exitcode(status)
-    return Done(code, log.read_text("utf-8", "replace") if log.exists() else "", late)
+    with open(said, encoding="utf-8", errors="replace") as stream:
+        stream.seek(0)  # the child has moved the place that both share
+        return Done(code, stream.read(), late)
 
 
-def _become(arguments: list[str], folder: Path, log: Path, before: Callable[[], None]) -> None:
+def _become(arguments: list[str], folder: Path, said: int, before: Callable[[], None]) -> None:
     """In the child: be the command, to the end of the process."""
     code = 99
     try:
         os.chdir(folder)
-        number = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(number, 1)
-        os.dup2(number, 2)
+        os.dup2(said, 1)
+        os.dup2(said, 2)
         sys.argv = ["prism", *arguments]
         from prism_transformer.cli import main
 

@@ -54,7 +54,7 @@ def at_operation(number: int, folder: Path, act: Callable[[], None]) -> Callable
                 return
             named = arguments[0] if arguments else None
             path = os.path.abspath(os.fsdecode(named)) if isinstance(named, str | bytes) else ""
-            if isinstance(named, int) or (path.startswith(inside) and ".said" not in path):
+            if isinstance(named, int) or path.startswith(inside):
                 left[0] -= 1
                 if left[0] == 0:
                     left[0] = -1
@@ -231,7 +231,7 @@ def _note_syncs(synced: Path) -> None:
 def _drop_unsynced(folder: Path, synced: Path, safe: set[int], draw: random.Random) -> None:
     for path in [each for each in folder.rglob("*") if each.is_file()]:
         number = path.stat().st_ino
-        if number in safe or path.name in (".said", ".lock"):
+        if number in safe or path.name == ".lock":
             continue
         kept = synced / str(number)
         whole, before = path.read_bytes(), kept.read_bytes() if kept.exists() else b""

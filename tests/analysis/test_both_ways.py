@@ -6,7 +6,9 @@ from torch import Tensor
 
 from prism_transformer.analysis.both_ways import observe_both_ways
 from prism_transformer.analysis.observe import STATISTICS
+from prism_transformer.analysis.profile import attention_profile, layer_table
 from prism_transformer.analysis.record import record
+from prism_transformer.core.errors import InputError
 from prism_transformer.hf.export import to_hf
 from prism_transformer.model import PrismLM
 from tests.conftest import small_config
@@ -77,3 +79,24 @@ def test_an_encoder_is_measured_natively_and_as_its_export() -> None:
             mean = exact[name].mean(0).numpy()
             assert one[name].heads == pytest.approx(mean, abs=1e-4)
             assert two[name].heads == pytest.approx(mean, abs=1e-4)
+
+
+def test_an_encoders_table_and_figure_show_both_directions() -> None:
+    tokens = torch.randint(300, (2, 20), generator=torch.Generator().manual_seed(0))
+    encoder = attention_profile(PrismLM(small_config(attention="bidirectional")), [tokens])
+    table = encoder.table()
+    for heading, statistic in (
+        ("ahead", "ahead"), ("back by", "distance_back"), ("ahead by", "distance_ahead")
+    ):  # fmt: skip
+        assert [float(str(x)) for x in table.values(heading)] == pytest.approx(
+            encoder.means(statistic)
+        )
+    (ax,) = encoder.plot("distance_ahead").axes
+    assert "all of 20 tokens" in ax.get_title()
+    assert "ahead" in ax.get_ylabel()
+    decoder = attention_profile(PrismLM(small_config()), [tokens])
+    assert decoder.queries == "last half"
+    with pytest.raises(InputError, match="'ahead' was not measured of causal attention"):
+        layer_table([decoder], [], "ahead")
+    with pytest.raises(InputError, match="attention is bidirectional and causal"):
+        layer_table([encoder], [decoder], "distance")

@@ -12,10 +12,11 @@ from torch import Tensor
 
 from prism_transformer import PrismLM
 from prism_transformer.analysis.profile import Profile, attention_profile
-from prism_transformer.analysis.record import record
+from prism_transformer.analysis.record import Array, record
 from prism_transformer.core.errors import InputError
 from prism_transformer.hf.export import to_hf
-from prism_transformer.model import causal_attention
+from prism_transformer.model import ATTENTION, causal_attention
+from prism_transformer.recipe import AttentionKind
 from prism_transformer.training.device import compile_layers
 from tests.analysis.models import model_of, some_tokens
 from tests.conftest import small_config
@@ -212,3 +213,56 @@ def test_other_modules_long_sequences_and_unequal_lengths() -> None:
         attention_profile(model, [tokens(40), tokens(41)])
     with pytest.raises(InputError, match="no sequence was measured"):
         attention_profile(model, [])
+
+
+def sums_alone(model: PrismLM, document: Tensor, first: int) -> list[dict[str, Array]]:
+    """Of each layer, sums over the queries from ``first`` on of a document that is read alone."""
+    causal = model.config.attention == "causal"
+    layers: list[dict[str, Array]] = []
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        scores = q[0].double() @ k[0].double().mT * q.shape[-1] ** -0.5
+        t = torch.arange(len(document))
+        seen = (t <= t[:, None]) | (not causal)
+        weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)
+        even = (seen / seen.sum(-1, keepdim=True)).double()
+        apart = (t[:, None] - t).abs().double()
+        each = {
+            "distance": weights * apart,
+            "sink": weights * (t == 0),
+            "second_moment": weights * apart.square(),
+            "excess": (weights - even) * apart,
+            "entropy": torch.special.entr(weights),
+            "rest": weights * (t > 0),
+            "rest_distance": weights * apart * (t > 0),
+            "ahead": weights * (t > t[:, None]),
+        }
+        layers.append({name: x[:, first:].sum((-1, -2)).numpy() for name, x in each.items()})
+        return ATTENTION[model.config.attention](q, k, v)
+
+    with torch.no_grad():
+        model(document[None], attend=attend)
+    return layers
+
+
+@pytest.mark.parametrize("attention", ["causal", "bidirectional"])
+def test_isolated_documents_are_measured_as_if_alone(attention: AttentionKind) -> None:
+    """One window of three documents: the mean over its queries is that of each document's own."""
+    model = PrismLM(small_config(attention=attention))
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(4 if weight.dim() > 1 else 1)
+    end, first = 299, 24 if attention == "causal" else 0
+    text = some_tokens(1)[0] % 290
+    text[[5, 30]] = end
+    found = record(model, [text[None]], end_of_text=end).layers()
+    alone = [
+        sums_alone(model, text[begin:stop], max(0, first - begin))
+        for begin, stop in ((0, 5), (5, 30), (30, 48))
+    ]
+    for own, parts in zip(found, zip(*alone, strict=True), strict=True):
+        exact = {name: sum(part[name] for part in parts) / (48 - first) for name in parts[0]}
+        exact["distance_without_sink"] = exact["rest_distance"] / exact["rest"]
+        for name in set(exact) & set(own):
+            assert own[name].heads == pytest.approx(exact[name], abs=2e-4), name
+        assert ("ahead" in own) == (attention == "bidirectional")

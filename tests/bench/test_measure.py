@@ -18,6 +18,7 @@ from prism_transformer.bench.measure import (
     schedule_table,
     speeds,
 )
+from prism_transformer.core.errors import InputError
 from prism_transformer.core.progress import Advance, Event
 from prism_transformer.schedule import HeadSchedule
 from prism_transformer.training.device import Settings
@@ -76,6 +77,11 @@ def test_schedules_and_their_layers() -> None:
     assert table.values("ratio")[::2] == [1.0] * 3
     advances = [event for event in events if isinstance(event, Advance)]
     assert sum(event.done == event.total == 2 for event in advances) == 3
+    encoder = small_config(attention="bidirectional")
+    of_encoder = schedule_table(encoder, (UNIFORM, PRISM), conditions([]))
+    assert set(of_encoder.values("what")) == {"training", "prefill"}
+    with pytest.raises(InputError, match="an encoder does not decode"):
+        decode_table(encoder, [4], conditions([]))
     layers = layer_table(small_config(), (UNIFORM, PRISM), conditions(events))
     assert [(row["layers"], row["heads"], row["width"]) for row in layers.rows] == [
         ("0-4", 12, 8), ("0", 2, 48), ("1", 3, 32), ("2", 6, 16), ("3-4", 12, 8),
@@ -83,11 +89,16 @@ def test_schedules_and_their_layers() -> None:
 
 
 def test_attention_and_decoding() -> None:
-    table = attention_table(96, (UNIFORM, PRISM), conditions([]))
+    table = attention_table(small_config(), (UNIFORM, PRISM), conditions([]))
     assert table.values("heads") == [12, 6, 3, 2]
     for row in table.rows:
         # 6 d T (T + 1): two products of d T (T + 1) / 2 multiply-adds, three times.
         assert row["GFLOP/s"] == pytest.approx(6 * 96 * 16 * 17 / row["ms"] / 1e6)  # type: ignore[operator]
+    encoder = small_config("12x2 6x2", queries_per_kv=3, attention="bidirectional")
+    for row in attention_table(encoder, (encoder.schedule,), conditions([])).rows:
+        assert row["GFLOP/s"] == pytest.approx(12 * 96 * 16 * 16 / row["ms"] / 1e6)  # type: ignore[operator]
+    with pytest.raises(InputError, match="2 heads are no multiple of queries_per_kv = 3"):
+        attention_table(encoder, (PRISM,), conditions([]))
     table = decode_table(small_config(), (4, 8), conditions([]))
     assert table.values("way") == ["prompt of 4", "prompt of 8"]
     assert table.values("ratio")[0] == 1.0

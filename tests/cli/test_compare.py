@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from prism_transformer.study.collected import read_collected
+from prism_transformer.study.collected import read_collected, write_collected
 from prism_transformer.study.compare import compare
 from prism_transformer.study.folder import StudyFolder
 from tests.conftest import Prism
 from tests.older import without_sums
+from tests.study.test_best_rates import swept
+from tests.study.test_lengths import longer
 
 
 @pytest.fixture
@@ -72,3 +74,29 @@ def test_unfair_pairs_and_what_is_no_comparison_are_refused(
         assert said.returncode == 2, arguments
         assert reason in said.stderr
         assert "Traceback" not in said.stderr
+
+
+def test_every_contrast_is_printed_with_its_seeds(prism_inside: Prism, tmp_path: Path) -> None:
+    """Arms at their best rates, and in longer sequences."""
+    write_collected(tmp_path / "rates", swept())
+    said = prism_inside("study", "compare", "rates").stdout
+    (contrast,) = [
+        each
+        for each in compare(swept()).envelopes[0].contrasts
+        if each.name == "prism against uniform"
+    ]
+    assert contrast.difference is not None
+    sentence, seeds = said.partition("optim.lr=each arm's best, prism against uniform: ")[2].split(
+        "\n"
+    )[:2]
+    assert f"{contrast.difference.n} seeds" in sentence
+    shown = [float(each.replace("\u2212", "-")) for each in seeds.partition(": ")[2].split(", ")]
+    assert shown == pytest.approx(contrast.difference.differences, abs=1e-4)
+
+    write_collected(tmp_path / "context", longer())
+    said = prism_inside("study", "compare", "context").stdout
+    assert "Rise of the loss in sequences of 1,024 tokens, 8 times the training context" in said
+    told = said.partition("scaling=yarn, frequencies (prism minus tiled): ")[2].splitlines()
+    assert told[1].startswith("    seeds 0, 1, 2, 3: ")
+    plain = json.loads(prism_inside("study", "compare", "context", "--json").stdout)
+    assert plain["lengths"][0]["losses"].keys() == {"none", "yarn"}

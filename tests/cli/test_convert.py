@@ -53,6 +53,12 @@ def test_export_then_import(prism_inside: Prism, tmp_path: Path, tokenizer_folde
     assert fingerprint(load_model(tmp_path / "again")) == fingerprint(model)
 
 
+def test_an_encoder_hears_nothing_of_vllm(prism_inside: Prism, tmp_path: Path) -> None:
+    save_model(PrismLM(small_config(attention="bidirectional")), tmp_path / "native")
+    done = prism_inside("export", "native", "hf")
+    assert (done.returncode, done.stdout) == (0, "wrote hf\n"), done.stderr
+
+
 def test_export_of_a_recipe_is_its_initial_weights(prism_inside: Prism, tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(
         'base = "prism-small"\n[model]\nd_model = 96\nd_ff = 160\nvocab_size = 300\n', "utf-8"

@@ -29,6 +29,13 @@ def test_shown_recipe_as_json(prism: Prism) -> None:
     assert shown["recipe"]["model"]["schedule"] == "6x3 12x3 16x18"
 
 
+def test_an_encoder_has_no_cache() -> None:
+    facts = recipe_facts(load_recipe("encoder-nano"))
+    assert facts["kv_bytes_per_sequence"] is None
+    assert "cache" not in recipe_comments(facts).lower()
+    assert "KV cache" in recipe_comments(recipe_facts(load_recipe("prism-nano")))
+
+
 def test_recipes_are_listed_and_copied(prism: Prism, tmp_path: Path) -> None:
     assert "baseline-medium" in prism("recipes").stdout
     copied = json.loads(prism("recipes", "prism-medium", "--out", "a/b.toml", "--json").stdout)

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from prism_transformer.schedule import HeadSchedule
 from prism_transformer.training.api import train
 from tests.conftest import Prism
-from tests.search.studies import factorial_study, written
+from tests.search.studies import factorial_study, study, written
 from tests.search.test_judge import oracle
 from tests.training.runs import tiny
 
@@ -45,9 +46,10 @@ def test_one_shot_blocks_and_solve(prism_inside: Prism, runs: Path) -> None:
 def test_what_is_refused_exits_with_2(prism_inside: Prism, runs: Path) -> None:
     for arguments, problem in (
         (["one-shot", str(runs / "uniform")], "was trained under 8x3 alone"),
-        (["one-shot", str(runs / "shared"), "--space", "2/8x20"], "has 1,048,576 schedules"),
+        (["one-shot", str(runs / "shared"), "--space", "2/8"], "has 1 layer but the model has 3"),
         (["one-shot", str(runs / "shared"), "--schedule", "4x3"], "is not in the space 2/8x3"),
         (["solve"], "name runs"),
+        (["solve", "nope"], "no blocks there; `prism search blocks RUN` makes some"),
         (["evaluate", "--truth", "nothing"], "nothing collected there"),
     ):
         done = prism_inside("search", *arguments)
@@ -63,6 +65,16 @@ def test_evaluate_writes_and_prints(prism_inside: Prism, tmp_path: Path) -> None
     assert (tmp_path / "found" / "predictors.svg").is_file()
     again = prism_inside("search", "evaluate", "--truth", str(truth), "--out", "found", "--json")
     assert json.loads(again.stdout)["predictors"][0]["predictor"] == "one-shot"
+
+
+def test_a_study_that_judges_nothing_exits_with_2(prism_inside: Prism, tmp_path: Path) -> None:
+    arms = {str(n): HeadSchedule.uniform(n, 8) for n in (1, 2)}
+    few = study(arms, {"1": [3.0], "2": [3.1]}, factorial=False)
+    line = ["search", "evaluate", "--truth", str(written(tmp_path / "few", few)), "--out", "found"]
+    done = prism_inside(*line)
+    assert done.returncode == 2
+    assert "nothing could be judged: known: fewer than 4 schedules" in " ".join(done.stderr.split())
+    assert not (tmp_path / "found").exists()
 
 
 def test_reslice_then_resume(prism_inside: Prism, runs: Path, tmp_path: Path) -> None:

@@ -113,3 +113,22 @@ def test_names_and_numbers_stay_on_one_line_where_words_can_give_way() -> None:
     lines = text_of(narrow).splitlines()[1:]
     assert "".join(line[:4].strip() for line in lines)
     assert "".join("".join(lines).split()).count("words") >= 1
+
+
+@pytest.mark.parametrize("width", [80, 70, 62, 40])
+def test_headings_break_between_words_and_never_inside_one(width: int) -> None:
+    """A table of arms as wide as they come, on terminals that it just fits, or does not."""
+    keys = ("optim.lr", "arm", "loss", "difference", "interval", "adjusted p", "by", "seeds")
+    cells = ("0.004", "uniform-4", "3.1416 0.0143", "0.02", "-0.053 to 0.0075", "0.5", "flips", "3")
+    columns = tuple(Column(key, numeric=key not in ("optim.lr", "arm", "by")) for key in keys)
+    console = printed(width)
+    print_table(console, Table("t", columns, (dict(zip(keys, cells, strict=True)),)))
+    lines = text_of(console).splitlines()
+    assert max(map(len, lines)) <= width
+    said = "\n".join(lines).split()
+    if width > 60:
+        assert {"optim.lr", "difference", "interval", "adjusted", "seeds"} <= set(said)
+    if width > 72:
+        assert {"uniform-4", "3.1416", "0.0075"} <= set(said)
+    together = "".join(said)
+    assert sorted(together) == sorted("".join((*keys, *cells)).replace(" ", ""))

@@ -21,6 +21,7 @@ from prism_transformer.core.table import (
     Table,
     markdown_code,
     markdown_text,
+    number_of,
     signed,
     table_of,
     to_csv,
@@ -56,7 +57,8 @@ def test_columns_write_values_and_rows_hold_them() -> None:
         (Column("x", places=2), -1.005, "\u22121.00"),
         (Column("x", places=0), 7, "7"),
         (Column("x", places=2, sign=True), 0.5, "+0.50"),
-        (Column("x", places=2), Interval(-1, 2), "\u22121.00 to +2.00"),
+        (Column("x", places=2, sign=True), Interval(-1, 2), "\u22121.00 to +2.00"),
+        (Column("x", digits=2), Interval(0.012, 0.0136), "0.012 to 0.014"),  # rates have no sign
         (Column("x", places=2), Interval(nan, nan), NONE),
         (Column("x", places=2), nan, NONE),
         (Column("x", places=2), Spread(nan, nan), NONE),
@@ -143,3 +145,10 @@ def test_signs_are_no_hyphens_and_numbers_come_back(value: float, places: int) -
     assert shown[0] in "+\u2212"
     back = float(shown.replace("\u2212", "-").replace(",", ""))
     assert abs(back - value) <= 0.5 * 10**-places + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("things", "said"), [(0, "0 seeds"), (1, "1 seed"), ([7, 8], "2 seeds"), (9000, "9,000 seeds")]
+)
+def test_one_is_no_plural(things: int | list[int], said: str) -> None:
+    assert number_of(things, "seed") == said

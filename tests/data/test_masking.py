@@ -76,3 +76,10 @@ def test_masks_stay_what_they_were() -> None:
     seen, _ = Masking(6, MASK, MASK).masked(windows(8) * 0, range(8), 2**63 - 1)
     digest = hashlib.sha256(seen.astype("<i8").tobytes()).hexdigest()
     assert digest[:16] == "e4d0cd7654d1859a"
+
+
+def test_a_mask_in_the_midst_of_the_tokens_stands_in_for_none() -> None:
+    rows = windows(40)
+    seen, wanted = Masking(6, 3, 9, replaced=0.0, random=1.0).masked(rows, range(40), 0)
+    shown = set(seen[wanted >= 0].tolist())
+    assert shown == set(range(10)) - {3}

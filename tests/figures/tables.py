@@ -7,9 +7,10 @@ from math import nan
 
 from prism_transformer.core.table import Column, Interval, Spread, Table, words
 from prism_transformer.figures.chart import Chart
-from prism_transformer.figures.comparisons import across_sizes, bars, curves, front, intervals
+from prism_transformer.figures.comparisons import bars, curves, front, intervals
 from prism_transformer.figures.profiles import attention_pair
 from prism_transformer.figures.schedules import heads_map, staircases
+from prism_transformer.figures.sizes import across_sizes
 from prism_transformer.figures.style import arm_tones
 
 ARMS = ("uniform", "prism", "reversed")
@@ -33,7 +34,8 @@ DIFFERENCES = Table(
     "differences",
     (
         *words("arm"), Column("difference", "nats/token", 4, sign=True),
-        Column("95 % interval", "nats/token", 4), Column("paper's", "nats/token", 4, sign=True),
+        Column("95 % interval", "nats/token", 4, sign=True),
+        Column("paper's", "nats/token", 4, sign=True),
         Column("seed 0", "nats/token"), Column("seed 1", "nats/token"),
     ),
     (

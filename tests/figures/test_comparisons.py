@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from prism_transformer.core.table import Column, Table, words
-from prism_transformer.figures.comparisons import bars, by_length, curves, size_label
+from prism_transformer.figures.comparisons import bars, by_length, curves
 from prism_transformer.figures.style import arm_tones
 from tests.figures.tables import LOSS, SCORES, TONES, charts
 
@@ -79,7 +79,3 @@ def test_the_papers_points_are_hollow_and_named() -> None:
     (legend,) = chart.figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["ours", "the paper's"]
     assert chart.ends == ["nano, 500K: \u22120.0200", "paper, 124M: \u22120.0144"]
-
-
-def test_sizes_in_words() -> None:
-    assert [size_label(n) for n in (470_000, 123_587_328, 7e9)] == ["470K", "124M", "7B"]

@@ -28,7 +28,7 @@ def test_rankings_have_every_predictor_and_a_ceiling(tmp_path: Path) -> None:
 
 
 def test_changes_are_lines_through_the_means_of_seeds() -> None:
-    figure = changed_on_the_way([("a to b", [(0.0, [-0.1, -0.3]), (1.0, [0.0])])], "a")
+    figure = changed_on_the_way([("a to b", [(0.0, [-0.1, -0.3]), (1.0, [0.0])])], "a").figure
     (ax,) = figure.axes
     assert np.asarray(ax.lines[0].get_ydata()).tolist() == [-0.2, 0.0]
     assert "final loss less a's, nats" in svg_text(figure)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import csv
+from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
+from prism_transformer.reporting.claims import Result, judge_claims
 from prism_transformer.reporting.contents import Report, make_report
 from prism_transformer.reporting.views import View
-from prism_transformer.study.collected import write_collected
+from prism_transformer.study.collected import Collected, write_collected
 from tests.browsing import axe, browser
 from tests.reporting.again import Numbers
-from tests.reporting.studies import TASKS, at_scale, drawn, views_of
+from tests.reporting.studies import TASKS, Judge, at_scale, drawn, views_of
 
-__all__ = ["axe", "browser", "numbers", "report", "views"]  # fixtures
+__all__ = ["axe", "browser", "judged", "numbers", "report", "views"]  # fixtures
 
 ARMS = {"uniform": "8x8", "prism": "2x2 4x2 8x4", "reversed": "8x4 4x2 2x2"}
 EFFECTS = {"prism": -0.02, "reversed": 0.01}
@@ -52,3 +55,14 @@ def numbers(views: list[View], tmp_path_factory: pytest.TempPathFactory) -> list
 def report(views: list[View]) -> Report:
     """A report of a study with three arms, and of one at the paper's small scale."""
     return make_report(views)
+
+
+@pytest.fixture
+def judged(tmp_path: Path) -> Judge:
+    """What the claims come to, given these studies."""
+
+    def judge(*studies: Collected) -> dict[str, Result]:
+        found = judge_claims(views_of(tmp_path / uuid4().hex, *studies))
+        return {result.claim.key: result for result in found}
+
+    return judge

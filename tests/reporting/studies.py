@@ -11,11 +11,15 @@ import pandas as pd
 
 from prism_transformer.models import cost
 from prism_transformer.recipes.files import load_recipe
+from prism_transformer.reporting.claims import Result
 from prism_transformer.reporting.reading import read_views
 from prism_transformer.reporting.views import View
 from prism_transformer.study.collected import Collected, FactorialFacts, write_collected
 from prism_transformer.study.factorial import schedules
+from prism_transformer.training.run import NOT_FINITE
 from tests.study.frames import make_collected
+
+Judge = Callable[..., dict[str, Result]]  # of the fixture ``judged``: every claim by its key
 
 H100 = {"processor": "Xeon", "cores": 96, "memory_bytes": 2**40, "gpu": "NVIDIA H100", "gpus": 8}
 
@@ -87,6 +91,21 @@ def at_scale(
         parameters=cost.parameters(recipe.model).total,
         runs=runs,
     )
+
+
+def three(**what: Any) -> list[Collected]:
+    """A quiet study of each of the paper's models."""
+    given: dict[str, Any] = {"noise": 0.0005, "tasks": {}} | what
+    return [at_scale(scale, **given) for scale in PAIRS]
+
+
+def diverged(collected: Collected) -> Collected:
+    """The same, where runs that failed did so because their loss was no number any more."""
+    runs = tuple(
+        run.model_copy(update={"failure": NOT_FINITE}) if run.state == "failed" else run
+        for run in collected.facts.runs
+    )
+    return renamed(collected, runs=runs)
 
 
 def with_metric(

@@ -7,10 +7,12 @@ from statistics import mean
 
 from prism_transformer.reporting.answers import answer_of
 from prism_transformer.reporting.views import View
-from prism_transformer.study.collected import ContrastFacts
+from prism_transformer.study.collected import ContrastFacts, LooksFacts, PlanFacts
+from prism_transformer.study.peeking import peeks
 from tests.reporting.again import Numbers, paired
 from tests.reporting.studies import drawn, renamed, views_of
 
+LOOKS = LooksFacts(seeds=(8, 16))
 CONTROLS = {"uniform": "8x8", "prism": "2x2 4x2 8x4", "two": "2x8"}
 
 
@@ -65,6 +67,19 @@ def test_one_arm_and_a_sweep(tmp_path: Path) -> None:
     )
     assert found.answer.startswith(f"prism ends lower than uniform at {lower} of 2 settings")
     assert len(found.numbers) == 2
+    assert found.doubt.startswith("Learning rates 0.001 and 0.003 were used for all arms and tuned")
+
+
+def test_the_doubt_says_that_looks_were_changed(tmp_path: Path) -> None:
+    plans = (PlanFacts(looks=None, looked=(4,)), PlanFacts(looks=LOOKS, looked=(8,)))
+    study = drawn(seeds=range(8), tasks={})
+    views = views_of(tmp_path, renamed(study, looks=LOOKS, looked=(4, 8), plans=plans))
+    seen = peeks(views[0].facts)
+    assert seen is not None
+    assert answer_of(views).doubt.startswith(
+        "Its looks were changed after it had been seen: of studies without a difference "
+        f"about {100 * seen.alarms:.2g} % find one; one learning rate"
+    )
 
 
 def test_while_runs_come_in_nothing_is_decided(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import sqrt
+from pathlib import Path
 from statistics import mean, stdev
 
 import numpy as np
@@ -13,6 +14,7 @@ from scipy import stats
 from prism_transformer.reporting.contents import Report, sentences
 from prism_transformer.reporting.contrasts import contrast_figure, contrasts, differences, overview
 from prism_transformer.reporting.views import View
+from prism_transformer.study.collected import ContrastFacts
 from tests.reporting.again import (
     T2,
     Numbers,
@@ -24,6 +26,7 @@ from tests.reporting.again import (
     shown,
     sign_flip,
 )
+from tests.reporting.studies import drawn, renamed, views_of
 
 
 def pooled_sd(view: View, found: Numbers) -> float:
@@ -51,9 +54,13 @@ def test_differences(views: list[View], numbers: list[Numbers]) -> None:
             assert row["95 % interval"] == f"{low} to {high}"
             assert row["s.d. of pairs"] == f"{stdev(values):.4f}"
             assert row["seed by seed"] == ", ".join(map(shown, values))
-            assert row["p"] == f"{sign_flip(values):.3g}"
-            assert row["least possible p"] == "0.25"
-            assert float(row["adjusted p"]) >= float(row["p"])
+            assert row["flip p"] == f"{sign_flip(values):.3g}"
+            assert row["least flip p"] == "0.25"
+            assert float(row["flip p, max-T"]) >= float(row["flip p"])
+            assert float(row["pooled p, Holm"]) >= float(row["pooled p"])
+            assert row["decided by"] == "pooled"  # three seeds have no flip p that could
+            decided = float(row["pooled p, Holm"]) < 0.05
+            assert (row["verdict"] != "undecided") == decided
             if len(view.arms) == 2:  # the error of the pairs is all there is
                 assert row["pooled 95 % interval"] == row["95 % interval"]
                 assert row["degrees of freedom"] == "2"
@@ -85,7 +92,7 @@ def test_contrasts(views: list[View], numbers: list[Numbers]) -> None:
     assert row["what"] == "prism minus reversed"
     assert row["difference"] == shown(mean(values))
     assert row["seed by seed"] == ", ".join(map(shown, values))
-    assert row["p"] == f"{sign_flip(values):.3g}"
+    assert row["flip p"] == f"{sign_flip(values):.3g}"
     assert row["degrees of freedom"] == "4"
     half = stats.t.ppf(0.975, 4) * pooled_sd(view, found) * sqrt(2 / 3)
     low, high = shown(mean(values) - half), shown(mean(values) + half)
@@ -115,3 +122,29 @@ def test_sentences_name_contrasts_and_remarks(report: Report) -> None:
     told = sentences(view)
     assert any(each.startswith("prism against reversed: ") for each in told)
     assert told[-1] == "Something of the whole."
+
+
+def test_an_estimate_that_is_adjusted_stands_beside_its_interval(views: list[View]) -> None:
+    """Seed 3 of one arm alone moves no difference; without a pair, no estimate is the mean."""
+    view = next(each for each in views if len(each.arms) > 2)
+    test = view.compared["prism"]
+    assert test.pooled is not None
+    row = cells(differences(views), study=view.name, arm="prism")
+    assert row["pooled difference"] == shown(test.pooled.mean)
+    low, _, high = row["pooled 95 % interval"].replace("\u2212", "-").partition(" to ")
+    assert (float(low) + float(high)) / 2 == pytest.approx(test.pooled.mean, abs=2e-4)
+
+
+def test_a_contrast_that_names_an_arm_against_the_baseline_is_told_once(tmp_path: Path) -> None:
+    named = (
+        ContrastFacts(name="number", weights={"two": 1.0, "uniform": -1.0}),
+        ContrastFacts(name="gain", weights={"prism": 1.0, "uniform": -1.0}),
+    )
+    arms = {"uniform": "8x8", "prism": "2x2 4x2 8x4", "two": "2x8", "four": "4x8"}
+    study = drawn(arms=arms, seeds=range(4), tasks={})
+    (view,) = views_of(tmp_path, renamed(study, contrasts=named))
+    told = [line.split(":")[0] for line in sentences(view)[:3]]
+    assert told == [
+        "four against uniform", "number (two minus uniform)", "gain (prism minus uniform)",
+    ]  # fmt: skip
+    assert differences([view]).values("arm") == ["prism", "two", "four"]  # tables have all

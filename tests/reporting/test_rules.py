@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from math import sqrt
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 import pytest
+from scipy import stats
 
-from prism_transformer.reporting.claims import Result, judge_claims
 from prism_transformer.study.collected import Collected, LooksFacts, without_rates
-from tests.reporting.studies import PAIRS, at_scale, drawn, renamed, views_of
+from prism_transformer.study.compare import compare
+from tests.reporting.studies import PAIRS, Judge, at_scale, drawn, renamed
 
 LOW: dict[str, Any] = {"noise": 0.0003, "tasks": {}}
 CONTROLS = {
     "uniform": "12x12", "prism": "3x2 6x2 8x2 12x6", "reversed": "12x6 8x2 6x2 3x2",
     "eight": "8x12", "tiled": "3x2 6x2 8x2 12x6",
 }  # fmt: skip
-
-
-Judge = Callable[..., dict[str, Result]]
-
-
-@pytest.fixture
-def judged(tmp_path: Path) -> Judge:
-    def judge(*studies: Collected) -> dict[str, Result]:
-        views = views_of(tmp_path / uuid4().hex, *studies)
-        return {result.claim.key: result for result in judge_claims(views)}
-
-    return judge
 
 
 def tiled(study: Collected) -> Collected:
@@ -56,34 +43,6 @@ def test_order_and_number(judged: Judge, prism: float, expected: str) -> None:
     assert found["rotary"].verdict != "not measured"
     if prism == -0.02:
         assert found["rotary"].verdict == "supported"
-
-
-def swept(losses: Mapping[str, Sequence[float]], scale: str | None = "small") -> Collected:
-    """Final losses by arm at three learning rates, less 3.3."""
-    points = [{"optim.lr": rate} for rate in (3e-4, 6e-4, 1.2e-3)]
-    arms = {name: CONTROLS[name] for name in losses}
-    study = at_scale("small", arms=arms, points=points, **LOW)
-    table = study.table
-    draw = np.random.default_rng(0)
-    for place in table.index[table["metric"] == "final_val_loss"]:
-        arm, point = table.loc[place, "arm"], int(table.loc[place, "point"])
-        table.loc[place, "value"] = 3.3 + losses[arm][point] + draw.normal(0, 0.0005)
-    return renamed(study, scale=scale)
-
-
-def test_each_arm_at_its_own_learning_rate(judged: Judge) -> None:
-    """At one rate Prism is ahead; at its own, a uniform arm is."""
-    fair = {"uniform": (0.05, 0.03, 0.04), "prism": (0.02, 0.01, 0.03), "eight": (0.04, 0.02, 0.06)}
-    assert judged(swept(fair))["own-rates"].verdict == "supported"
-    late = fair | {"uniform": (0.05, 0.0, 0.04), "prism": (0.02, 0.03, 0.04)}
-    (one,) = judged(swept(late))["own-rates"].evidence
-    assert "prism at 0.0003" in one.words  # the first of three rates
-    assert one.why_not == "a best rate is at the edge of the grid"
-    behind = fair | {"uniform": (0.05, 0.0, 0.04)}
-    found = judged(swept(behind))["own-rates"]
-    assert found.verdict == "contradicted"
-    assert "prism at 0.0006 minus uniform at 0.0006" in found.deciding[0].words
-    assert judged(swept(fair, scale=None))["own-rates"].evidence[0].why_not == "another scale"
 
 
 def test_configs_of_table_5_are_level(judged: Judge) -> None:
@@ -137,24 +96,62 @@ def test_wikitext(judged: Judge) -> None:
     assert judged(worse)["wikitext"].verdict == "contradicted"
 
 
-def test_a_spread_that_contracts(judged: Judge) -> None:
-    """Eight seeds whose gaps are far apart at 1 billion tokens and near each other at the end."""
-    study = at_scale("large", seeds=range(8), noise=0.0005, tasks={})
-    table, draw = study.table, np.random.default_rng(5)
-    prism = (table["arm"] == "prism") & (table["metric"] == "val_loss")
-    for seed in range(8):
-        shift = draw.normal(0, 0.02)
-        mine = prism & (table["seed"] == seed)
-        early = mine & (table["step"].astype(float) * 524_288 < 5e9)
-        table.loc[early, "value"] += shift
-    (one,) = judged(study)["spread"].evidence
-    assert one.verdict == "supported"
-    (one,) = judged(at_scale("large", noise=0.0005, tasks={}))["spread"].evidence
-    assert one.verdict == "could not be seen"  # three seeds, as the paper has
-
-
 def test_a_look_before_the_last_decides_no_claim(judged: Judge) -> None:
     study = at_scale("small", seeds=range(4), **LOW)
     looks = LooksFacts(seeds=(4, 8), spending="pocock")
     (one,) = judged(renamed(study, looks=looks))["lower-loss"].evidence
     assert one.why_not == "a look before the last"
+
+
+def test_looks_hold_for_claims_of_several_studies(judged: Judge) -> None:
+    looks = LooksFacts(seeds=(4, 8), spending="pocock")
+    small = renamed(at_scale("small", seeds=range(4), **LOW), looks=looks)
+    found = judged(small, at_scale("large", seeds=range(4), **LOW))["scale"]
+    assert found.verdict == "not measured"
+    assert {one.why_not for one in found.evidence} == {"a look before the last"}
+
+
+def agreeing() -> Collected:
+    """Two seeds whose differences of Prism happen to agree, among arms that differ by far more."""
+    study = at_scale("small", arms=CONTROLS, effect=0.0, noise=0.03, seeds=(0, 1), tasks={})
+    table = study.table
+    final = table["metric"] == "final_val_loss"
+    for seed, gap in ((0, 0.0065), (1, 0.0077)):
+        base = table.loc[final & (table["arm"] == "uniform") & (table["seed"] == seed), "value"]
+        mine = final & (table["arm"] == "prism") & (table["seed"] == seed)
+        table.loc[mine, "value"] = float(base.iloc[0]) + gap
+    return study
+
+
+def test_two_pairs_that_agree_are_no_surer_than_all_arms(judged: Judge) -> None:
+    """As the study's own comparison has it, whose least effect is by the pooled error."""
+    study = agreeing()
+    (one,) = judged(study)["lower-loss"].evidence
+    assert one.verdict == "could not be seen"
+
+    wide = study.final_loss().to_numpy()
+    rest = wide - wide.mean(0) - wide.mean(1, keepdims=True) + wide.mean()
+    sd = sqrt((rest**2).sum() / 4)  # of a run: 2 seeds less 1, times 5 arms less 1
+    critical, shift = stats.t.ppf(0.975, 1), 0.0144 / (sd * sqrt(2) / sqrt(2))
+    power = stats.nct.sf(critical, 1, shift) + stats.nct.cdf(-critical, 1, shift)
+    assert f"power {power:.2f} for 0.014" in one.words
+    row = next(row for row in compare(study).rows if row.arm.name == "prism")
+    assert row.pooled is not None
+    assert row.pooled.sd == pytest.approx(sd)
+    ends = " to ".join(
+        f"{end:+.4f}".replace("-", "\u2212") for end in (row.pooled.low, row.pooled.high)
+    )
+    assert f"by the pooled error {ends}" in one.words
+
+
+def test_a_difference_that_only_the_pairs_show_supports_nothing(judged: Judge) -> None:
+    study = agreeing()
+    prism = (study.table["metric"] == "final_val_loss") & (study.table["arm"] == "prism")
+    for shift, seen in ((0.0171, "could not be seen"), (0.5, "supported")):
+        less = study.table.copy()
+        less.loc[prism, "value"] -= shift
+        (one,) = judged(Collected(study.facts, less, study.items))["lower-loss"].evidence
+        low, high = np.array([0.0065, 0.0077]) - shift
+        mean, half = (low + high) / 2, stats.t.ppf(0.975, 1) * 0.0006
+        assert mean + half < 0  # by the pairs alone it would be supported
+        assert one.verdict == seen

@@ -46,7 +46,7 @@ def test_all_files_are_there_and_a_second_call_replaces_them(tmp_path: Path) -> 
         assert {file.stem for file in files} == names
         assert all(file.stat().st_size > 2000 for file in files)
     for ending in ("tex", "csv"):
-        assert len(list((tmp_path / "out" / "tables").glob(f"*.{ending}"))) == 16
+        assert len(list((tmp_path / "out" / "tables").glob(f"*.{ending}"))) == 17
     there = [file for file in (tmp_path / "out").rglob("*") if file.is_file()]
     assert made.files == len(there)
     before = made.page.read_bytes()

@@ -8,21 +8,30 @@ from pathlib import Path
 import pytest
 
 from prism_transformer.schedule import HeadSchedule
-from prism_transformer.search.judge import CEILING, EFFECTS, MEAN_HEADS, RANDOM, judge
-from prism_transformer.search.scores import OneShot, Settings, write_scores
+from prism_transformer.search.judge import (
+    CEILING,
+    EFFECTS,
+    MEAN_HEADS,
+    RANDOM,
+    comparable,
+    judge,
+    read_truths,
+)
+from prism_transformer.search.scores import OneShot, Settings, file_of, find_scores, write_scores
 from prism_transformer.study.factorial import schedules
 from tests.search import studies
 from tests.search.studies import factorial_study, study, written
 
 
-def oracle(folder: Path, sign: float, run: str = "oracle", lr: float = 1.6e-2) -> Path:
+def oracle(folder: Path, sign: float, run: str = "oracle", **changes: object) -> Path:
     """A one-shot file that knows the truth, or its opposite."""
     losses = {str(s): sign * studies._sum(s) for s in schedules(8, 1, 4).values()}
     scores = OneShot(
-        run=run, seed=0, step=1, d_model=64, h_base=4, queries_per_kv=1, lr=lr,
+        run=run, seed=0, step=1536, d_model=64, h_base=4, queries_per_kv=1, lr=1.6e-2,
         asked=Settings(windows=1), sampling="layers 1/4x8", losses=losses,
     )  # fmt: skip
-    write_scores(folder / f"{run}-one-shot.json", scores)
+    scores = scores.model_copy(update=changes)
+    write_scores(file_of(folder, "one-shot", scores.asked, f"{run}-"), scores)
     return folder
 
 
@@ -82,8 +91,39 @@ def test_an_unfinished_study_is_judged_by_what_is_there(tmp_path: Path) -> None:
     assert found.left_out == ("known: fewer than 4 schedules have a finished run",)
 
 
-def test_runs_of_another_rate_do_not_predict(tmp_path: Path) -> None:
-    truth = written(tmp_path / "truth", factorial_study(0.0))
-    found = judge([truth], [oracle(tmp_path / "other", 1.0, lr=4e-3)])
-    assert "one-shot" not in [each.predictor for each in found.judged]
-    assert "known: one-shot: no run was trained at 0.016" in found.left_out
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"lr": 4e-3}, "learning rate 0.004 and not 0.016"),
+        ({"d_model": 128}, "d_model 128 and not 64"),
+        ({"sampling": "layers 1/4x6"}, "layers 6 and not 8"),
+        ({"h_base": 8, "queries_per_kv": 2}, "h_base 8 and not 4, queries_per_kv 2 and not 1"),
+        ({"objective": "masked"}, "objective masked and not next"),
+        ({"boundaries": "isolate"}, "boundaries isolate and not cross"),
+        ({"step": 768}, "step 768 and not 1536"),
+    ],
+)
+def test_other_runs_than_the_truths_do_not_predict(
+    tmp_path: Path, changes: dict[str, object], reason: str
+) -> None:
+    (truth,) = read_truths(written(tmp_path / "truth", factorial_study(0.0)), [])
+    place = oracle(tmp_path / "scores", 1.0, "oracle", **changes)
+    assert comparable(truth, find_scores([place])) == ([], (f"oracle: {reason}",))
+    used, left = comparable(truth, find_scores([oracle(place, 1.0, "like")]))
+    assert ([each.run for each in used], left) == (["like"], (f"oracle: {reason}",))
+
+
+def test_only_losses_that_were_asked_alike_are_averaged(tmp_path: Path) -> None:
+    """Of two settings that both runs have the plain one; a run that lacks it is named."""
+    (truth,) = read_truths(written(tmp_path / "truth", factorial_study(0.0)), [])
+    place, plain, tuned = tmp_path / "scores", Settings(windows=8), Settings(windows=9, steps=8)
+    for run in ("a", "b"):
+        oracle(place, 1.0, run, asked=tuned)
+        oracle(place, 1.0, run, asked=plain)
+    oracle(place, 1.0, "c", asked=Settings(windows=4))
+    used, left = comparable(truth, find_scores([place]))
+    assert [(each.run, each.asked) for each in used] == [("a", plain), ("b", plain)]
+    assert left == ("c: asked with 4 windows and not 8 windows",)
+    oracle(place, 1.0, "c", asked=tuned)  # what all have goes before what is plain
+    used, left = comparable(truth, find_scores([place]))
+    assert ([each.asked for each in used], left) == ([tuned] * 3, ())

@@ -78,6 +78,16 @@ def test_a_proposal_is_the_best_there_is_for_its_shape() -> None:
     assert any("was not measured" in line for line in ruled.reasons)
 
 
+def test_nothing_better_than_uniform_is_called_so() -> None:
+    slopes = tuple(Slope(mean=m, se=0.01) for m in (0.03, 0.01, 0.02, -0.02))
+    source = known().sources[0].model_copy(update={"layers": slopes})
+    _, ruled, free = propose_learned(256, 4, 8, learned=Learned(sources=(source,)))
+    assert ruled.schedule == HeadSchedule.uniform(8, 4)
+    assert "nothing better than uniform was found within the paper's rules" in ruled.reasons
+    assert not any("flattered" in line for line in ruled.reasons)
+    assert any("flattered" in line for line in free.reasons)
+
+
 def test_deeper_models_take_what_lies_between_and_degrees_hold() -> None:
     found = propose_learned(512, 12, 16, queries_per_kv=4, learned=known())
     assert all(n % 4 == 0 for each in found for n in each.schedule.heads)

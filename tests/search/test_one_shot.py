@@ -11,8 +11,11 @@ from prism_transformer.core.errors import InputError
 from prism_transformer.core.progress import Advance, Event
 from prism_transformer.schedules.design import RULES
 from prism_transformer.search.one_shot import one_shot
-from prism_transformer.search.scores import OneShot, read_scores
+from prism_transformer.search.scores import OneShot, find_scores, read_scores
+from prism_transformer.training.api import resume, train
 from prism_transformer.training.run import Run
+from tests.training.runs import tiny
+from tests.training.test_objective import MASKED
 
 
 def test_the_whole_space_and_a_part_of_it(shared_run: Run, tmp_path: Path) -> None:
@@ -33,12 +36,40 @@ def test_the_whole_space_and_a_part_of_it(shared_run: Run, tmp_path: Path) -> No
     assert list(other.losses) == ["4x3"]
     tuned = one_shot(run, schedules=["4x3"], windows=3, steps=1, device="cpu")
     assert tuned.losses["4x3"] != other.losses["4x3"]
+    names = {file.name for file in (run / "search").iterdir()}  # and nothing is lost
+    assert names == {
+        "one-shot.json", "one-shot-3-windows.json", "one-shot-3-windows-1-steps-at-0.1.json",
+    }  # fmt: skip
+    assert find_scores([run]) == [found, tuned, other]
+    again = one_shot(run, schedules=["4x3"], windows=3, rate=0.5, tell=told.append)
+    assert again == other  # without steps a rate means nothing
 
 
 def test_the_papers_rules_choose_among_a_space(shared_run: Run, tmp_path: Path) -> None:
     shutil.copytree(shared_run.folder, tmp_path / "run")
     found = one_shot(tmp_path / "run", rules=RULES, windows=1, device="cpu")
     assert list(found.losses) == ["8x3"]
+
+
+ASKED = [MASKED, ("data.boundaries=isolate",), (*MASKED, "data.boundaries=isolate")]
+
+
+@pytest.mark.parametrize("changes", ASKED, ids=["masked", "isolate", "both"])
+def test_a_run_is_asked_what_it_was_trained_for(
+    tmp_path: Path, data: Path, changes: tuple[str, ...]
+) -> None:
+    """Its own schedule, as it is and one step on, against what the run's own loop went through."""
+    recipe = tiny(
+        data, *changes, "model.schedule=8x3", "train.schedule_sampling=layers 8x3",
+        "train.tokens=3072", "run.val_every=1", "optim.lr_schedule=constant",
+    )  # fmt: skip
+    run = train(recipe, tmp_path / "run", device="cpu", until=5)
+    assert list(run.losses) == list(range(6))
+    assert one_shot(run, device="cpu").losses == {"8x3": run.loss}
+    tuned = one_shot(run, steps=1, rate=1.0, device="cpu")
+    went_on = resume(run.folder, device="cpu")
+    assert tuned.losses["8x3"] == pytest.approx(went_on.losses[6], rel=1e-6)
+    assert tuned.losses["8x3"] != pytest.approx(went_on.losses[5], rel=1e-4)
 
 
 def test_what_is_refused(shared_run: Run, uniform_run: Run) -> None:
@@ -52,8 +83,10 @@ def test_what_is_refused(shared_run: Run, uniform_run: Run) -> None:
         one_shot(shared_run, space="")
     with pytest.raises(InputError, match=r"none of its 8 schedules keeps"):
         one_shot(shared_run, space="2/4x3", rules=RULES)
-    with pytest.raises(InputError, match=r"has 1,048,576 schedules"):
-        one_shot(shared_run, space="2/8x20")
+    with pytest.raises(InputError, match="space 2/4/8x1 has 1 layer but the model has 3"):
+        one_shot(shared_run, space="2/4/8")
+    with pytest.raises(InputError, match="schedule 2x1 has 1 layers but the model has 3"):
+        one_shot(shared_run, schedules=["2x1"])
     with pytest.raises(InputError, match="--steps -1"):
         one_shot(shared_run, steps=-1)
     with pytest.raises(InputError, match="--rate 0"):

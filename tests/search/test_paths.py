@@ -38,6 +38,8 @@ def test_each_against_both_ends() -> None:
 def test_the_sentence_and_one_seed() -> None:
     text = paths_sentence(paths_table(changed(1)))
     assert "from uniform to prism, to uniform throughout: \u22120.0200 at 90%" in text
+    assert "; to prism throughout: +0.0800 at 90%. From prism to uniform, to prism" in text
+    assert text.endswith("; to uniform throughout: \u22120.0500 at 50%.")
     assert "(" not in text  # one seed has no interval
     assert paths_table(changed(1)).rows[0][f"{TO}, 95 %"] is None
     arms = {"uniform": UNIFORM, "prism": PRISM}

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from prism_transformer.core.errors import InputError
+from prism_transformer.core.sealed import write_sealed
 from prism_transformer.schedule import HeadSchedule
 from prism_transformer.search.scores import (
     OneShot,
     Settings,
+    file_of,
     find_scores,
     read_scores,
     write_scores,
@@ -38,6 +40,27 @@ def test_what_they_predict() -> None:
     assert layers.predicted(HeadSchedule((2, 4))) is None
     assert layers.predicted(HeadSchedule((4, 4, 4))) is None
     assert [row["1"] for row in layers.table.rows] == pytest.approx([-0.1, 0.2])
+
+
+def test_files_of_before_objectives_were_kept_read_as_the_next_token(tmp_path: Path) -> None:
+    for kept in (one_shot(), blocks("b", [{1: 3.0, 4: 3.1}], {1: 0.5, 4: 0.25})):
+        facts = kept.model_dump(mode="json")
+        assert (facts.pop("objective"), facts.pop("boundaries")) == ("next", "cross")
+        write_sealed(tmp_path / "old.json", facts)
+        assert read_scores(tmp_path / "old.json") == kept
+
+
+def test_other_settings_have_a_file_of_their_own(tmp_path: Path) -> None:
+    plain = one_shot()
+    tuned = plain.model_copy(update={"asked": Settings(windows=1, steps=8)})
+    for each in (plain, tuned, plain):
+        write_scores(file_of(tmp_path, "one-shot", each.asked, "a-"), each)
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
+        "a-one-shot-1-windows-8-steps-at-0.1.json", "a-one-shot.json",
+    ]  # fmt: skip
+    assert find_scores([tmp_path]) == [plain, tuned]
+    with pytest.raises(InputError, match="no blocks there; `prism search blocks RUN` makes some"):
+        find_scores([tmp_path], "blocks")
 
 
 def test_files_are_found_by_run_by_folder_and_by_name_each_once(tmp_path: Path) -> None:

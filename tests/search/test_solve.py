@@ -80,6 +80,23 @@ def test_a_frontier_falls_in_score_and_rises_in_time() -> None:
     assert only.score == solutions[-1].score
 
 
+def test_what_queries_share_must_divide_some_count() -> None:
+    for multiple, problem in (
+        (0, "--queries-per-kv 0: give at least 1"),
+        (-1, "--queries-per-kv -1"),
+        (3, "--queries-per-kv 3: layer 0 was scored with 1, 2, 4 heads, none a multiple of 3"),
+    ):
+        with pytest.raises(InputError, match=problem):
+            Problem([{1: 0.0, 2: 0.1, 4: 0.2}], 4, multiple=multiple)
+
+
+def test_a_budget_is_a_share_and_is_answered_as_one() -> None:
+    solutions = frontier(Problem([{1: 0.0, 2: 0.1}], 2, frozenset(), {1: 3.0, 2: 2.0}))
+    assert best_within(solutions, 0.5, 4.0).heads == (2,)
+    with pytest.raises(InputError, match=r"takes 0\.1 times as .* takes 0\.5 times as long"):
+        best_within(solutions, 0.1, 4.0)
+
+
 def test_unknown_rules_are_refused() -> None:
     with pytest.raises(InputError, match="unknown rules"):
         Problem([{1: 0.0}], 1, frozenset({"beauty"}))

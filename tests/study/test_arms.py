@@ -88,6 +88,17 @@ def test_a_study_runs_it_as_the_verb_does_by_hand(tmp_path: Path, data: Path) ->
     collected = study.collect()
     assert collected.facts.complete
     assert collected.facts.arms[1].changes == {"from": "uniform@0.35"}
+    table = read_collected(study.folder / "collected").table
+    changes = table[table["metric"].str.startswith("reslice.")].set_index("metric")
+    assert changes["step"].unique().tolist() == [7]
+    assert changes["value"].to_dict() == {
+        f"reslice.{when}": row[f"loss_{when}"] for when in ("before", "reshape", "matched")
+    }
+    seconds = table[(table["metric"] == "seconds") & (table["arm"] == "late")]["value"].item()
+    train = [row for row in read_metrics(late) if row["kind"] == "train"]
+    own = [row["seconds"] for row in train if row["step"] > 7]  # not those of the run it left
+    assert seconds == pytest.approx(sum(own))
+    assert 0 < seconds < sum(row["seconds"] for row in train)
     losses = read_collected(study.folder / "collected").final_loss()
     assert losses["late"].item() != losses["uniform"].item()
     again = finish_study(study.plan, study.folder)  # nothing left to do

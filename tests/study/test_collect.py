@@ -20,6 +20,7 @@ from prism_transformer.study.collected import read_collected
 from prism_transformer.study.compare import compare
 from prism_transformer.study.earlier import find_earlier
 from prism_transformer.study.folder import StudyFolder
+from prism_transformer.study.plan import make_plan
 from prism_transformer.study.sentences import sentence
 from prism_transformer.study.single_runs import collect_runs
 from prism_transformer.study.worker import Worker
@@ -248,3 +249,16 @@ def test_by_hand_only_what_compares_is_collected(home: StudyFolder, tmp_path: Pa
     assert sorted(found["loss_at_length.none"]) == [32]
     (kept,) = folder.glob("analysis/*/loss-64-linear-4.json")
     assert read_sealed(kept)["scaling"] == "linear:4"
+
+
+def test_a_sweep_of_rates_is_of_the_papers_model_whatever_its_first_rate_is(tmp_path: Path) -> None:
+    text = (
+        'base = "base/small"\nbaseline = "uniform"\nseeds = [0]\n[arms]\nuniform = "uniform:12"\n'
+        "[sweep]\n"
+    )
+    scales = []
+    for swept in ("optim.lr = [3e-4, 6e-4, 1.2e-3]", "train.tokens = [524_288]"):
+        file = tmp_path / "mine.toml"
+        file.write_text(f"{text}{swept}\n", encoding="utf-8")
+        scales.append(collect(make_plan(file), [tmp_path], {}).facts.scale)
+    assert scales == ["small", None]

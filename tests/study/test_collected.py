@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +17,7 @@ from prism_transformer.study.collected import (
     ITEMS_FILE,
     STUDY_FILE,
     TABLE_FILE,
-    add_sums,
     is_collected,
-    looked_again,
     read_collected,
     write_collected,
 )
@@ -88,7 +87,7 @@ def test_a_folder_of_before_contrasts_and_clusters_is_read(tmp_path: Path) -> No
     write_collected(tmp_path, whole)
     file = tmp_path / STUDY_FILE
     facts = json.loads(file.read_text("utf-8"))
-    for new in ("contrasts", "effect", "looks", "looked"):
+    for new in ("contrasts", "effect", "looks", "looked", "plans"):
         del facts[new]
     file.write_text(json.dumps(facts), "utf-8")
     without_sums(file)
@@ -99,27 +98,7 @@ def test_a_folder_of_before_contrasts_and_clusters_is_read(tmp_path: Path) -> No
     assert found.items["cluster"].tolist() == [str(item) for item in found.items["item"]]
 
 
-def test_looks_at_a_whole_study_are_remembered(tmp_path: Path) -> None:
-    first = looked_again(make_collected(seeds=range(3)), tmp_path)
-    assert first.facts.looked == (3,)
-    write_collected(tmp_path, first)
-    assert looked_again(first, tmp_path).facts.looked == (3,)  # the same again is no other look
-    states = {("prism", 0, 4): "missing"}
-    partly = looked_again(make_collected(seeds=range(5), states=states), tmp_path)
-    assert (partly.settled, partly.facts.looked) == (4, (3,))
-    states = {("prism", 0, 4): "failed"}  # a run that failed is settled too
-    later = looked_again(make_collected(seeds=range(5), states=states), tmp_path)
-    assert (later.settled, later.facts.looked) == (5, (3, 5))
-    other = first.facts.model_copy(update={"name": "other"})
-    assert looked_again(replace(first, facts=other), tmp_path).facts.looked == (3,)
-    (tmp_path / STUDY_FILE).write_text("{", "utf-8")
-    with pytest.raises(InputError, match=r"study.json: .*; what was looked at before"):
-        looked_again(make_collected(seeds=range(5)), tmp_path)
-    (tmp_path / STUDY_FILE).unlink()
-    assert looked_again(make_collected(seeds=range(5)), tmp_path).facts.looked == (5,)
-
-
-def test_a_changed_number_is_named_and_an_older_folder_gets_its_sums(tmp_path: Path) -> None:
+def test_a_changed_number_is_named(tmp_path: Path) -> None:
     whole = make_collected()
     write_collected(tmp_path, whole)
     assert read_collected(tmp_path).doubts == whole.doubts
@@ -133,11 +112,14 @@ def test_a_changed_number_is_named_and_an_older_folder_gets_its_sums(tmp_path: P
     (tmp_path / TABLE_FILE).write_bytes(table)
     without_sums(tmp_path / STUDY_FILE)
     assert "without sums" in read_collected(tmp_path).doubts[0]
-    assert add_sums(tmp_path)
-    assert not add_sums(tmp_path)
-    found = read_collected(tmp_path)
-    assert found.facts == whole.facts
-    assert found.table.equals(whole.table.astype(found.table.dtypes))
+
+
+def test_files_that_follow_from_the_table_have_their_sums_too(tmp_path: Path) -> None:
+    write_collected(tmp_path, make_collected(), {"more.csv": b"a\n1\n"})
+    sums = json.loads((tmp_path / STUDY_FILE).read_text("utf-8"))["sums"]
+    there = {file.name: file.read_bytes() for file in tmp_path.iterdir() if file.name in sums}
+    assert sums == {name: hashlib.sha256(content).hexdigest() for name, content in there.items()}
+    assert sums.keys() == {TABLE_FILE, CSV_FILE, ITEMS_FILE, "more.csv"}
 
 
 def test_fewer_items_than_a_task_has_are_said(tmp_path: Path) -> None:

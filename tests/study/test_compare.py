@@ -308,7 +308,7 @@ def test_the_table_of_arms() -> None:
     shown = dict(zip([column.key for column in table.columns], table.texts(prism), strict=True))
     assert " \u00b1 " in shown["loss"]
     assert " to " in shown["interval"]
-    assert fewer["loss"] is fewer["p"] is fewer["speed"] is None
+    assert fewer["loss"] is fewer["adjusted p"] is fewer["speed"] is None
     assert len(table.columns) == 9
     assert ">2 of 3</td>" in table._repr_html_()
     points = [{"optim.lr": 0.001}, {"optim.lr": 0.003}]
@@ -319,4 +319,5 @@ def test_the_table_of_arms() -> None:
 def test_the_table_of_one_seed_has_no_interval_and_no_test() -> None:
     _, prism = compare(make_collected(seeds=(0,))).table.rows
     assert prism["difference"] is not None
-    assert prism["interval"] is prism["p"] is prism["adjusted p"] is None
+    assert prism["interval"] is prism["adjusted p"] is None
+    assert prism["by"] == ""

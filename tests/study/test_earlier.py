@@ -64,8 +64,9 @@ def test_half_a_study_collected_and_continued_gives_the_whole_table(
     found = read_collected(tmp_path / "there" / "collected")
     pd.testing.assert_frame_equal(learnt(found), learnt(wanted))
     pd.testing.assert_frame_equal(found.items, wanted.items)
-    rest = {"command", "note", "runs"}
+    rest = {"command", "note", "runs", "looked", "plans"}
     assert found.facts.model_dump(exclude=rest) == wanted.facts.model_dump(exclude=rest)
+    assert found.facts.looked == (1, 2)  # half of it was seen before, wherever that was
     assert found.facts.complete
     assert found.facts.command == f"prism study run tiny --with {half}"
     assert found.facts.note == "Beside other work."

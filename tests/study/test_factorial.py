@@ -5,12 +5,16 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from prism_transformer.core.errors import InputError
 from prism_transformer.schedule import HeadSchedule
-from prism_transformer.study.collected import FactorialFacts, finite
+from prism_transformer.study.collected import ContrastFacts, FactorialFacts, finite
 from prism_transformer.study.compare import compare
 from prism_transformer.study.factorial import (
+    UNIFORM,
+    Fit,
+    Prediction,
     design,
     fit,
     hadamard,
@@ -19,6 +23,7 @@ from prism_transformer.study.factorial import (
     schedules,
 )
 from prism_transformer.study.sentences import remarks
+from prism_transformer.study.statistics import Array
 from tests.study.frames import make_collected
 
 # The 2^(8-4) fraction of resolution IV as it is printed in textbooks, here with counts 1 and 4.
@@ -102,6 +107,41 @@ def test_intervals_and_lack_of_fit_keep_their_word() -> None:
     assert sees / rounds > 0.9
 
 
+def held(found: Fit, at: Array, losses: Array) -> Prediction:
+    """One schedule outside of the design."""
+    return found.predict(np.zeros(16), np.ones(1), at[None], losses.mean(keepdims=True))
+
+
+def test_contrasts_within_the_design_and_without_have_their_own_error() -> None:
+    """Against the spread of what is simulated: number is of the design, order is not."""
+    draw, rows = np.random.default_rng(6), design(8)
+    order = np.array(
+        [levels(HeadSchedule.parse(each), 1, 4) for each in ("1x2 2x2 4x4", "4x4 2x2 1x2")]
+    )
+    alike = np.abs(rows.mean(1)) == 1
+    number = np.where(alike, 1 / 2, -1 / 14)
+    truth, left, errors = np.linspace(-0.02, 0.02, 8), [], []
+    for _ in range(800):
+        seeds = draw.normal(size=(3, 1))
+        found = fit(rows, seeds + rows @ truth / 2 + draw.normal(size=(3, 16)) * 0.01)
+        own = seeds + order @ truth / 2 + draw.normal(size=(3, 2)) * 0.01
+        told = (
+            found.predict(number, np.zeros(0), np.zeros((0, 8)), np.zeros(0)),
+            found.predict(np.zeros(16), np.array([1.0, -1.0]), order, own.mean(0)),
+        )
+        left.append([each.residual for each in told])
+        errors.append(
+            [(each.high - each.low) / 2 / stats.t.ppf(0.975, found.freedom) for each in told]
+        )
+    assert told[0].predicted == pytest.approx(0)  # both kinds have half of their layers wide
+    opposite = np.where(rows.mean(1) == 1, 1.0, 0) - (rows.mean(1) == -1)
+    same = found.predict(opposite, np.zeros(0), np.zeros((0, 8)), np.zeros(0))
+    assert same.predicted == pytest.approx(found.halves.sum() * 2)
+    assert same.residual == pytest.approx(0)  # whatever was measured
+    assert np.std(left, axis=0) == pytest.approx(np.mean(errors, axis=0), rel=0.08)
+    assert np.abs(np.mean(left, axis=0)).max() < 0.001
+
+
 def test_held_out_schedules_are_predicted_by_the_sum_of_their_layers() -> None:
     draw, rows = np.random.default_rng(2), design(8)
     truth, prism = np.linspace(-0.02, 0.02, 8), levels(HeadSchedule.parse("1x2 2x2 4x4"), 1, 4)
@@ -110,9 +150,9 @@ def test_held_out_schedules_are_predicted_by_the_sum_of_their_layers() -> None:
         seeds = draw.normal(size=(3, 1))
         found = fit(rows, seeds + rows @ truth / 2 + draw.normal(size=(3, 16)) * 0.01)
         own = seeds[:, 0] + prism @ truth / 2 + draw.normal(size=3) * 0.01
-        told = found.predict(prism, own.tolist())
+        told = held(found, prism, own)
         inside += told.low < 0 < told.high
-        beyond += found.predict(prism, (own - 0.04).tolist()).p < 0.05
+        beyond += held(found, prism, own - 0.04).p < 0.05
         assert told.residual == pytest.approx(told.observed - told.predicted)
     assert 0.92 < inside / rounds < 0.98
     assert beyond / rounds > 0.9
@@ -140,8 +180,14 @@ def test_effects_of_a_collected_study_and_what_it_says_of_them() -> None:
     facts = collected.facts
     tiled = facts.arms[-1].model_copy(update={"changes": {"model.rope_frequencies": "tiled"}})
     facts = facts.model_copy(
-        update={"arms": (*facts.arms[:-1], tiled), "factorial": FactorialFacts(wide=1, narrow=4)}
-    )
+        update={
+            "arms": (*facts.arms[:-1], tiled), "factorial": FactorialFacts(wide=1, narrow=4),
+            "contrasts": (
+                ContrastFacts(name="prism-against-uniform", weights={"prism": 1, "uniform": -1}),
+                ContrastFacts(name="tiling", weights={"tiled": 1, "prism": -1}),
+            ),
+        }
+    )  # fmt: skip
     collected = replace(collected, facts=facts)
     found = layer_effects(collected)
     assert found is not None
@@ -152,10 +198,17 @@ def test_effects_of_a_collected_study_and_what_it_says_of_them() -> None:
         others = ["uniform", *(arm for arm in DESIGN if arm not in ones)]
         by_hand = losses[ones].to_numpy().mean() - losses[others].to_numpy().mean()
         assert effect.mean == pytest.approx(by_hand)
-    assert list(found.held_out) == ["prism"]  # an arm that changes more is no schedule alone
+    # An arm that changes more is no schedule alone; the contrasts of a study join them.
+    assert list(found.beyond) == ["prism", "prism-against-uniform", UNIFORM]
+    both = found.beyond["prism-against-uniform"]
+    assert both.observed == pytest.approx((losses["prism"] - losses["uniform"]).mean())
+    assert found.beyond[UNIFORM].observed == pytest.approx(
+        losses[["wide-0-1-2-3-4-5-6-7", "uniform"]].to_numpy().mean()
+        - losses[[arm for arm in DESIGN if arm != "wide-0-1-2-3-4-5-6-7"]].to_numpy().mean()
+    )
     assert len(found.table) == 8
     comparison = compare(collected)
-    assert comparison.to_json()["layers"][0]["held_out"]["prism"]["observed"] == pytest.approx(
+    assert comparison.to_json()["layers"][0]["beyond"]["prism"]["observed"] == pytest.approx(
         losses["prism"].mean()
     )
     assert "A wide head changes the loss" in remarks(comparison)[0]

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shutil
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from prism_transformer.core.errors import InputError
 from prism_transformer.study.api import run_study
-from prism_transformer.study.collected import read_collected
+from prism_transformer.study.collected import (
+    CONTRASTS_FILE,
+    STUDY_FILE,
+    read_collected,
+    write_collected,
+)
 from prism_transformer.study.compare import compare
-from prism_transformer.study.folder import StudyFolder, load_study
+from prism_transformer.study.folder import StudyFolder, collect_anew, load_study
+from tests.older import without_sums
 from tests.study.files import write_study
+from tests.study.frames import make_collected
 
 
 def test_a_study_is_loaded_by_name_by_file_or_as_it_is(tmp_path: Path, data: Path) -> None:
@@ -90,3 +100,33 @@ def test_a_damaged_run_is_named_before_anything_runs(finished: StudyFolder, tmp_
     queue = home.queue()
     with pytest.raises(InputError, match=r"prism-seed0.environment\.json"):
         home.begin(queue)
+
+
+def test_every_contrast_with_every_seed_is_collected_too(
+    finished: StudyFolder, tmp_path: Path
+) -> None:
+    finished.collect(out=tmp_path)
+    lines = pd.read_csv(tmp_path / CONTRASTS_FILE)
+    losses = read_collected(tmp_path).final_loss()
+    assert lines["contrast"].tolist() == ["prism against uniform"] * 2
+    assert lines["seed"].tolist() == [0, 1]
+    assert lines["seed_difference"].tolist() == pytest.approx(
+        (losses["prism"] - losses["uniform"]).tolist()
+    )
+    sums = json.loads((tmp_path / STUDY_FILE).read_text("utf-8"))["sums"]
+    content = (tmp_path / CONTRASTS_FILE).read_bytes()
+    assert sums[CONTRASTS_FILE] == hashlib.sha256(content).hexdigest()
+
+
+def test_an_older_folder_gets_what_it_lacks_and_keeps_what_it_has(tmp_path: Path) -> None:
+    whole = make_collected()
+    write_collected(tmp_path, whole)
+    without_sums(tmp_path / STUDY_FILE)
+    assert collect_anew(tmp_path) == ("its sums", "its contrasts")
+    assert collect_anew(tmp_path) == ()
+    found = read_collected(tmp_path)
+    assert found.facts == whole.facts
+    assert found.table.equals(whole.table.astype(found.table.dtypes))
+    (tmp_path / CONTRASTS_FILE).unlink()
+    assert collect_anew(tmp_path) == ("its contrasts",)
+    assert (tmp_path / CONTRASTS_FILE).is_file()

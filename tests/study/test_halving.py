@@ -25,6 +25,7 @@ from prism_transformer.study.halving import (
     search_study,
 )
 from prism_transformer.study.plan import Plan, make_plan
+from prism_transformer.study.rungs import Rungs, write_rungs
 from prism_transformer.study.sentences import remarks
 from prism_transformer.study.sharing import Crew
 from prism_transformer.study.spec import find_study
@@ -164,7 +165,9 @@ def test_finalists_are_confirmed_on_fresh_seeds(tmp_path: Path, data: Path) -> N
         "uniform-seed5", "prism-seed5", "uniform-seed6", "prism-seed6",
     ]  # fmt: skip
     assert {cell.recipe.train.seed for cell in fresh.plan.cells} == {5, 6}
+    write_rungs(study.folder, Rungs(shares=(0.5,), why="a rung at a half"))
     told = remarks(compare(fresh.collect()))
+    assert any("by the choice. Its rungs: a rung at a half." in line for line in told)
     assert any("seeds that did not choose them" in line for line in told)
     told = remarks(compare(study.collect()))
     assert any("the finalists are confirmed with seeds 5, 6" in line for line in told)

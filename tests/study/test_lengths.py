@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from math import sqrt
 from statistics import mean, stdev
@@ -11,8 +12,11 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from prism_transformer.core.table import Spread
 from prism_transformer.study.collected import Collected, ContrastFacts
+from prism_transformer.study.compare import compare
 from prism_transformer.study.lengths import lengths_of
+from prism_transformer.study.sentences import sentences
 from tests.study.frames import make_collected
 
 ARMS = {"uniform": "8x8", "prism": "2x2 4x2 8x4", "tiled": "2x2 4x2 8x4"}
@@ -110,3 +114,44 @@ def test_a_single_seed_rises_but_decides_nothing() -> None:
     assert found is not None
     assert found.at_longest["none"].loc[0, "uniform"] == pytest.approx(0.9, abs=0.02)
     assert not any(each.decided for each in found.contrasts)
+
+
+def test_the_table_has_the_rise_of_every_arm_under_every_scaling() -> None:
+    study = longer()
+    found = lengths_of(study, 0, "prism")
+    assert found is not None
+    assert [column.key for column in found.table.columns] == [
+        "arm",
+        "loss",
+        "none",
+        "yarn",
+        "seeds",
+    ]
+    assert "1,024 tokens, 8 times the training context" in found.table.title
+    for row, arm in zip(found.table.rows, ARMS, strict=True):
+        own = [value(study, arm, seed, "none", 128) for seed in SEEDS]
+        far = [value(study, arm, seed, "yarn", 1024) for seed in SEEDS]
+        rises = [there - here for there, here in zip(far, own, strict=True)]
+        loss, rise = row["loss"], row["yarn"]
+        assert isinstance(loss, Spread)
+        assert isinstance(rise, Spread)
+        assert (row["arm"], row["seeds"]) == (arm, 4)
+        assert (loss.mean, loss.sd) == pytest.approx((mean(own), stdev(own)))
+        assert (rise.mean, rise.sd) == pytest.approx((mean(rises), stdev(rises)))
+
+
+def test_a_comparison_tells_of_longer_sequences_too() -> None:
+    comparison = compare(longer())
+    (found,) = comparison.lengths
+    assert found is not None
+    assert [each.name for each in found.told] == ["prism against uniform", "frequencies"] * 2
+    told = [line for line in sentences(comparison) if line.startswith("rise of the loss in 1,024")]
+    assert len(told) == 4
+    assert told[0].startswith("rise of the loss in 1,024 tokens: scaling=none, prism against unif")
+    (plain,) = json.loads(json.dumps(comparison.to_json(), allow_nan=False))["lengths"]
+    study = longer()
+    assert plain["losses"]["yarn"]["1024"]["tiled"] == pytest.approx(
+        [value(study, "tiled", seed, "yarn", 1024) for seed in SEEDS]
+    )
+    assert len(plain["contrasts"]) == 4
+    assert compare(make_collected(arms=ARMS, tasks={})).lengths == (None,)

@@ -254,6 +254,15 @@ BAD = {
         ARMS + '[contrasts]\nall = ["prism", "uniform", "prism"]',
         "contrasts.all: ['prism', 'uniform', 'prism']: name two arms",
     ),
+    "contrast of no form": (
+        ARMS + "[contrasts]\norder = 3",
+        'contrasts.order = 3: write two arms, as in ["prism", "uniform"], or a table of weights',
+    ),
+    "arm of no form": (ARMS + "a = 3", "arms.a = 3: write a schedule"),
+    "arms of one name": (
+        ARMS + 'few = "bracketing"\nfew-4 = "1x8"',
+        "arms.few-4: a rule of this study makes an arm of that name, too",
+    ),
     "contrast that is none": (
         ARMS + "[contrasts]\nsum = { prism = 1, uniform = 1 }",
         "contrasts.sum: its weights sum to 2",

@@ -5,10 +5,16 @@ from typing import Any
 
 import pytest
 
-from prism_transformer.study.collected import ContrastFacts, LooksFacts
+from prism_transformer.study.collected import (
+    Collected,
+    ContrastFacts,
+    LooksFacts,
+    RateFacts,
+    TuningFacts,
+)
 from prism_transformer.study.compare import ArmContrast, compare
 from prism_transformer.study.multiplicity import fit_blocks
-from prism_transformer.study.sentences import answer, remarks, sentence, sentences
+from prism_transformer.study.sentences import answer, plainly, remarks, sentence, sentences
 from prism_transformer.study.statistics import paired, seeds_needed
 from tests.study.frames import make_collected
 
@@ -66,10 +72,60 @@ def test_an_answer_that_is_none() -> None:
 
 
 def test_an_answer_for_each_point_of_a_sweep_and_no_doubt_of_a_rate_that_is_swept() -> None:
-    points = ({"optim.lr": 0.001}, {"optim.lr": 0.002})
+    points = tuple({"optim.lr": rate} for rate in (0.001, 0.002, 0.004))
     *answers, doubt = answered(-0.5, points=points)
     assert ["at optim.lr = 0.001" in answers[0], "at optim.lr = 0.002" in answers[1]] == [True] * 2
     assert "learning rate" not in doubt
+
+
+TWO_RATES = "earning rates 0.001 and 0.002 were used for all arms and tuned for none: too few to"
+
+
+def test_a_sweep_too_small_to_find_a_best_rate_is_not_silent() -> None:
+    points = ({"optim.lr": 0.001}, {"optim.lr": 0.002})
+    *_, doubt = answered(-0.5, points=points)
+    assert f"; l{TWO_RATES} show a best one; models" in doubt
+    found = compare(make_collected(points=points))
+    assert f"L{TWO_RATES} show a best one." in remarks(found)
+    assert (found.envelopes, found.one_rate) == ((), None)
+    assert found.untuned == dict.fromkeys(("uniform", "prism"), (0.001, 0.002))
+    one = compare(make_collected(points=({"optim.lr": 0.001},)))
+    assert "One learning rate, 0.001, was used for all arms and tuned for none." in remarks(one)
+    assert one.one_rate == 0.001
+    other = compare(make_collected(points=({"train.tokens": 1}, {"train.tokens": 2})))
+    assert ONE_RATE in remarks(other)
+
+
+def test_a_rate_of_one_arm_alone_was_tuned_for_none_either() -> None:
+    collected = make_collected()
+    uniform, prism = collected.facts.arms
+    own = prism.model_copy(update={"changes": {"optim.lr": 0.004}})
+    facts = collected.facts.model_copy(update={"arms": (uniform, own)})
+    found = compare(replace(collected, facts=facts))
+    said = "earning rates were tuned for no arm: 0.003 for uniform; 0.004 for prism"
+    assert f"L{said}." in remarks(found)
+    assert f"; l{said}; " in answer(facts, found)[-1]
+    assert found.one_rate is None
+
+
+def test_only_arms_that_were_tuned_have_nothing_said_of_their_rate() -> None:
+    collected = make_collected(tasks={})
+    uniform, prism = collected.facts.arms
+    found = [
+        RateFacts(arm=arm, rates=(0.002, 0.004, 0.008), losses=((3.1, 3.0, 3.2),), best=0.004)
+        for arm in (uniform, prism)
+    ]
+    recipe = collected.facts.recipe
+    tuned, half = (
+        TuningFacts(rates=(0.002, 0.004, 0.008), seeds=(9,), recipe=recipe, arms=tuple(arms))
+        for arms in (found, found[:1])
+    )
+    assert compare(with_tuning(collected, tuned)).untuned == {}
+    assert compare(with_tuning(collected, half)).untuned == {"prism": (0.003,)}
+
+
+def with_tuning(collected: Collected, tuning: TuningFacts) -> Collected:
+    return replace(collected, facts=collected.facts.model_copy(update={"tuning": tuning}))
 
 
 def test_a_sentence_that_is_undecided() -> None:
@@ -200,8 +256,67 @@ def test_between_looks_nothing_is_decided() -> None:
     between = with_facts(looks=LooksFacts(seeds=(4, 12)))
     assert all(row.limit != row.limit for row in between.every)
     assert "undecided: between two planned looks nothing is" in sentence(between.rows[0])
-    assert "with 6 seeds this is none of them" in remarks(between)[0]
+    assert "with 6 seeds whole in all arms this is none of them" in remarks(between)[0]
     assert between.to_json()["rows"][0]["limit"] is None
+
+
+def test_before_a_seed_is_whole_the_look_does_not_contradict_its_pairs() -> None:
+    """Two pairs of one contrast are there, and yet no seed of all arms."""
+    states = {("fewer", 0, seed): "missing" for seed in range(2)}
+    collected = make_collected(arms=FOUR, seeds=range(2), states=states, tasks={})
+    planned = collected.facts.model_copy(update={"looks": LooksFacts(seeds=(6, 12))})
+    found = compare(replace(collected, facts=planned))
+    assert "2 seeds)" in sentence(found.rows[0])
+    said, _ = remarks(found)
+    assert said.endswith(
+        "; no seed is whole in all arms yet, and nothing is decided before the first look."
+    )
+
+
+def test_one_pair_is_undecided_whatever_other_pairs_say() -> None:
+    """The error of all arms is small; still nothing tells what the one seed did to this arm."""
+    states = {("prism", 0, seed): "missing" for seed in range(1, 6)}
+    effect = {"prism": -0.5, "reversed": -0.1}
+    found = compare(
+        make_collected(arms=FOUR, seeds=range(6), effect=effect, states=states, tasks={})
+    )
+    prism, reverse, _ = found.rows
+    assert prism.pooled is not None
+    assert prism.pooled.adjusted_p < 0.001
+    assert (prism.decided, prism.decided_by, prism.verdict) == (False, "", "undecided")
+    assert (reverse.decided, reverse.verdict) == (True, "lower")
+    assert sentence(prism).endswith("nats, one seed: no interval.")
+    said = plainly(prism, "prism", "uniform")
+    assert said.startswith("undecided. prism ends 0.")
+    assert said.endswith("in the mean of 1 seed, which chance can do as well.")
+
+
+def test_an_estimate_that_is_adjusted_for_missing_runs_stands_beside_its_p() -> None:
+    states = {("prism", 0, 2): "missing"}
+    found = compare(make_collected(arms=FOUR, seeds=range(3), states=states, tasks={}))
+    prism, reverse, _ = found.rows
+    assert prism.pooled is not None
+    assert (prism.moved, reverse.moved) == (True, False)
+    said = f"of freedom), {prism.pooled.mean:+.4f} nats when adjusted for missing runs, p "
+    assert said in sentence(prism)
+    assert "adjusted for missing" not in sentence(reverse)
+
+
+def test_what_is_asked_under_a_name_is_told_once() -> None:
+    named = (
+        ContrastFacts(name="number", weights={"fewer": 1, "uniform": -1}),
+        ContrastFacts(name="order", weights={"prism": 1, "reversed": -1}),
+    )
+    found = with_facts(contrasts=named)
+    told = [line.split(":")[0] for line in sentences(found)[:4]]
+    assert told == [
+        "prism against uniform", "reversed against uniform", "number (fewer minus uniform)",
+        "order (prism minus reversed)",
+    ]  # fmt: skip
+    assert found.contrast_table.values("contrast") == [
+        "prism against uniform", "reversed against uniform", "number", "order",
+    ]  # fmt: skip
+    assert len(found.every) == 5  # for scripts, all are there
 
 
 def test_seeds_that_were_added_unsaid_are_told_what_that_does() -> None:

@@ -15,12 +15,15 @@ from prism_transformer.study.statistics import (
     detectable_effect,
     equivalence,
     gap_curve,
+    margin_power,
     paired,
     pareto,
+    power_of,
     ratio,
     seeds_needed,
     sign_flip,
     sign_flip_floor,
+    sign_test,
     summarise,
     tokens_to_reach,
 )
@@ -166,6 +169,26 @@ def test_the_detectable_effect_is_found_four_times_of_five(n: int) -> None:
     band = gap_curve(range(20_000), draws)
     found = np.mean((np.array(band.low) > 0) | (np.array(band.high) < 0))
     assert found == pytest.approx(0.8, abs=0.01)
+
+
+def test_power_is_scipys_noncentral_t() -> None:
+    for freedom in (1, 2.5, 21):
+        shift, critical = 0.3 / 0.1, stats.t.ppf(0.975, freedom)
+        expected = stats.nct.sf(critical, freedom, shift) + stats.nct.cdf(-critical, freedom, shift)
+        for effect in (0.3, -0.3):
+            assert power_of(effect, 0.1, freedom) == pytest.approx(expected, abs=1e-6)
+    for error in (nan, 0.0):
+        assert isnan(power_of(0.3, error, 3))
+        assert isnan(margin_power(0.3, error, 3))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 6, 11])
+def test_the_sign_test_is_an_exact_binomial_one(n: int) -> None:
+    for against in range(n + 1):
+        exact = stats.binomtest(against, n).pvalue if 2 * against > n else 1.0
+        assert sign_test(against, n) == pytest.approx(exact)
+    assert sign_test(n, n) == pytest.approx(2.0 ** (1 - n))
+    assert sign_test(0, 0) == 1
 
 
 def test_seeds_that_textbooks_ask_for() -> None:

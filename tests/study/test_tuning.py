@@ -200,7 +200,7 @@ def test_a_file_that_would_not_be_fair_is_refused(tmp_path: Path, data: Path) ->
         TUNE.replace("[7, 8]", "[1, 8]"): r"the comparison has \[1\], too",
         TUNE.replace("[7, 8]", "[8, 8]"): "each seed once",
         TUNE.replace("2e-3, 4e-3", "4e-3, 2e-3"): "give growing rates",
-        TUNE.replace(", 4e-3", ""): "tune.optim.lr",
+        TUNE.replace(", 4e-3", ""): "tune.optim.lr: has too few; give at least 3",
         TUNE + "[sweep]\noptim.lr = [1e-3]\n": r"\[tune\] and \[sweep\] do not go together",
         TUNE + "[search]\n": r"\[tune\] and \[search\] do not go together",
         'own = { schedule = "8x3", optim.lr = 1e-3 }\n' + TUNE: r"which \[tune\] finds",

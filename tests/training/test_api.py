@@ -42,6 +42,14 @@ def test_a_run_told_from_its_beginning_to_its_end(tmp_path: Path, data: Path) ->
     assert told[-2] == f"finished: validation loss {run.loss:.4f} nats after 20 steps"
 
 
+def test_an_encoder_that_is_complete_suggests_what_it_can_do(tmp_path: Path, data: Path) -> None:
+    events: list[Event] = []
+    shape = ("model.attention=bidirectional", "train.objective=masked", "model.vocab_size=258")
+    recipe = tiny(data, *shape, "train.tokens=512")
+    train(recipe, tmp_path / "run", device="cpu", tell=events.append)
+    assert lines(events)[-1].endswith(f"try: prism loss {tmp_path / 'run'}")
+
+
 def test_until_and_resume_end_as_one_run_would(tmp_path: Path, data: Path, trained: Path) -> None:
     events: list[Event] = []
     half = train(tiny(data), tmp_path / "run", until=7, device="cpu", tell=events.append)

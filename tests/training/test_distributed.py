@@ -6,13 +6,17 @@ import os
 import re
 import signal
 import socket
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch
 
-from prism_transformer.training.distributed import Share, World
-from prism_transformer.training.run import read_environment, read_metrics
+from prism_transformer.core.errors import RunError
+from prism_transformer.training import distributed
+from prism_transformer.training.checkpoint import read_state
+from prism_transformer.training.distributed import Share, World, all_alive, join_world
+from prism_transformer.training.run import checkpoints, read_environment, read_metrics
 from tests.training.runs import (
     PATIENCE,
     assert_same_end,
@@ -151,6 +155,38 @@ def test_a_killed_worker_ends_the_job_and_the_next_one_goes_on_exactly(
     done = run_command(torchrun("resume", "run"), tmp_path)
     assert done.returncode == 0, done.stderr
     assert_same_end(tmp_path / "run", tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_processes_of_a_killed_launcher_save_and_leave(tmp_path: Path, data: Path) -> None:
+    long = ("train.tokens=153600", "run.checkpoint_every=300")
+    launch(tmp_path, data, *long, "--out", "whole")
+    line = torchrun("train", str(data / "tiny.toml"), *long, "--out", "run")
+    process = start_command(line, tmp_path)
+    wait_for_step(tmp_path / "run", 30, process)
+    process.kill()
+    process.communicate(timeout=PATIENCE)  # until nobody holds its pipes any more: they are gone
+    (saved,) = checkpoints(tmp_path / "run")
+    assert read_state(saved).step < 300
+    done = run_command(torchrun("resume", "run"), tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert_same_end(tmp_path / "run", tmp_path / "whole")
+
+
+def test_nobody_waits_long_for_a_launcher_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+        launched = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost",
+                    "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True",
+                    "TORCHELASTIC_RESTART_COUNT": "0"}  # fmt: skip
+        for name, value in launched.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(distributed, "STEP_TIMEOUT", timedelta(seconds=1))
+        monkeypatch.setattr(distributed, "end_with_parent", lambda _number: None)  # not pytest
+        gone = pytest.raises(RunError, match=r"another process of this job is gone .*; again")
+        with gone, all_alive("again"), join_world(torch.device("cpu")):
+            pass
 
 
 def _worker(launcher: int, rank: int) -> int:

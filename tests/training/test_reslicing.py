@@ -18,6 +18,7 @@ from prism_transformer.training.rate import learning_rate
 from prism_transformer.training.reslicing import RESLICE, reslice
 from prism_transformer.training.run import Run, checkpoint_folder, read_environment
 from tests.training.runs import assert_same_end, finish, tiny
+from tests.training.test_objective import MASKED
 
 KEPT = "run.milestones=[8]"
 
@@ -94,6 +95,20 @@ def test_losses_right_after_the_change_are_those_of_a_model_so_built(
     assert validation_loss(model, val, 50, 4, world, settings) == made.losses["matched"]
     model = load_model(checkpoint_folder(source.folder, 8))
     assert validation_loss(model, val, 50, 4, world, settings) == made.loss_before
+
+
+@pytest.mark.parametrize(
+    "changes", [MASKED, ("data.boundaries=isolate",)], ids=["masked", "isolate"]
+)
+def test_the_loss_before_is_the_runs_own_whatever_it_is_asked(
+    tmp_path: Path, data: Path, changes: tuple[str, ...]
+) -> None:
+    recipe = tiny(
+        data, "model.schedule=8x3", *changes, "train.tokens=4096", "run.val_every=1", KEPT
+    )
+    source = train(recipe, tmp_path / "source", device="cpu", until=4)
+    made = reslice(source, "2x1 8x2", tmp_path / "new", device="cpu")
+    assert made.loss_before == source.losses[4]
 
 
 def test_a_one_shot_run_goes_on_with_one_schedule(tmp_path: Path, data: Path) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from prism_transformer.analysis import PROFILE_FILE
+from prism_transformer.analysis.both_ways import BOTH_WAYS
 from prism_transformer.analysis.record import EFFECTIVE_RANK, Estimate, record
 from prism_transformer.core.disk import write_whole, writing
 from prism_transformer.core.errors import InputError
@@ -20,6 +21,7 @@ from prism_transformer.core.sealed import read_sealed, sealed_json
 from prism_transformer.core.table import Column, Table, words
 from prism_transformer.eval.text import open_on_text
 from prism_transformer.hf.load import Source
+from prism_transformer.recipe import AttentionKind
 from prism_transformer.schedule import HeadSchedule
 from prism_transformer.training.distributed import WHOLE, Share, work_together
 
@@ -31,7 +33,16 @@ Array = np.ndarray
 
 BAR = 14  # characters of the longest in a table, which has to fit a terminal of 80
 # Shown beside the statistic that was asked for, under short headings.
-BESIDE = {"sink": "sink", "rest": "distance_without_sink", "entropy": "entropy"}
+BESIDE: dict[AttentionKind, dict[str, str]] = {
+    "causal": {"sink": "sink", "rest": "distance_without_sink", "entropy": "entropy"},
+    "bidirectional": {
+        "ahead": "ahead",
+        "back by": "distance_back",
+        "ahead by": "distance_ahead",
+    },
+}
+# Of each sequence: a causal query of the first half is short of keys, an encoder's never is.
+QUERIES: dict[AttentionKind, str] = {"causal": "last half", "bidirectional": "all"}
 
 
 @dataclass(frozen=True, repr=False)
@@ -51,6 +62,15 @@ class Profile:
     @property
     def statistics(self) -> tuple[str, ...]:
         return tuple(self.layers[0])
+
+    @property
+    def attention(self) -> AttentionKind:
+        return "bidirectional" if set(BOTH_WAYS) <= set(self.statistics) else "causal"
+
+    @property
+    def queries(self) -> str:
+        """Which part of each sequence the means are over, in words."""
+        return QUERIES[self.attention]
 
     @property
     def schedule(self) -> tuple[int, ...]:
@@ -80,7 +100,8 @@ class Profile:
         from prism_transformer.figures.profiles import plot_profile
 
         heads = [layer[statistic].heads for layer in self.layers]
-        return plot_profile(heads, self.means(statistic), statistic, self.seq_len)
+        part = f"{self.queries} of {self.seq_len} tokens"
+        return plot_profile(heads, self.means(statistic), statistic, part)
 
     def __str__(self) -> str:
         return str(self.table())
@@ -178,7 +199,7 @@ def attention_profile(
     if isinstance(source, nn.Module):
         if batches is None:
             raise InputError("a model needs batches of tokens to be measured on")
-        return _profile(source, batches, effective_rank, WHOLE)
+        return _profile(source, batches, effective_rank, WHOLE, None)
     if batches is not None:
         raise InputError(f"{source}: brings its text; batches are for models that are at hand")
     opened = open_on_text(
@@ -189,7 +210,8 @@ def attention_profile(
         rows = opened.batches(sequences, batch, share)
         shown = counted(tell, f"measuring {opened.named}", rows, len(share.pieces), "batches")
         tokens = (each[:, :-1] for each in shown)
-        profile = _profile(opened.model, tokens, effective_rank, share)
+        end = opened.objective.end_of_text
+        profile = _profile(opened.model, tokens, effective_rank, share, end)
         profile = replace(profile, source=str(opened.named), text=opened.text)
         if world.is_first:
             profile.write(opened.home)
@@ -198,15 +220,23 @@ def attention_profile(
 
 
 def _profile(
-    model: nn.Module, batches: Iterable[Tensor], effective_rank: bool, share: Share
+    model: nn.Module,
+    batches: Iterable[Tensor],
+    effective_rank: bool,
+    share: Share,
+    end_of_text: int | None,
 ) -> Profile:
-    found = record(model, batches, effective_rank, share)
+    found = record(model, batches, effective_rank, share, end_of_text)
     return Profile(found.seq_len, found.n_sequences, tuple(found.widths), found.layers())
 
 
 def layer_table(first: Sequence[Profile], second: Sequence[Profile], statistic: str) -> Table:
     """A row for each layer: of one arm, or of two and their difference; a profile for each seed."""
     check_comparable([*first, *second])
+    known = first[0].statistics
+    if statistic not in known:
+        kind = f"{first[0].attention} attention"
+        raise InputError(f"{statistic!r} was not measured of {kind}, only {', '.join(known)}")
     return _difference(first, second, statistic) if second else _single(first, statistic)
 
 
@@ -226,7 +256,7 @@ def layer_figure(first: Sequence[Profile], second: Sequence[Profile], statistic:
 def check_comparable(profiles: Sequence[Profile]) -> None:
     """Refuse to set side by side what differs in more than its heads."""
     for other in profiles[1:]:
-        for what in ("seq_len", "n_layers"):
+        for what in ("attention", "seq_len", "n_layers"):
             one, two = getattr(profiles[0], what), getattr(other, what)
             if one != two:
                 raise InputError(f"these profiles cannot be compared: {what} is {one} and {two}")
@@ -234,7 +264,7 @@ def check_comparable(profiles: Sequence[Profile]) -> None:
 
 def _single(profiles: Sequence[Profile], statistic: str) -> Table:
     ranked = EFFECTIVE_RANK in profiles[0].statistics
-    known = BESIDE | ({"rank": EFFECTIVE_RANK} if ranked else {})
+    known = BESIDE[profiles[0].attention] | ({"rank": EFFECTIVE_RANK} if ranked else {})
     beside = {short: _over(profiles, name)[0] for short, name in known.items() if name != statistic}
     means, spread = _over(profiles, statistic)
     longest = np.abs(means).max() or 1.0

@@ -24,12 +24,14 @@ from prism_transformer.analysis.observe import STATISTICS, observe
 from prism_transformer.core.errors import InputError, first_line
 from prism_transformer.hf.load import context_of, is_masked
 from prism_transformer.model import ATTENTION, PrismLM
+from prism_transformer.models.packing import document_positions, isolated_attention
 from prism_transformer.training.distributed import WHOLE, Share
 
 Array = np.ndarray
 Watch = AbstractContextManager[Callable[[Tensor], None]]
-See = Callable[[int, Tensor, Tensor, Tensor, float | None, int | None, bool], None]
-"""Takes a layer's queries, keys and outputs (B, H, T, K), its scale, its window, whether causal."""
+See = Callable[[int, Tensor, Tensor, Tensor, float | None, int | None, bool, Tensor | None], None]
+"""Takes a layer's queries, keys and outputs (B, H, T, K), its scale, its window, whether causal,
+and positions (B, T) in documents that do not see each other."""
 
 EFFECTIVE_RANK = "effective_rank"
 NAME = "prism_measure"  # of our function in transformers' interface
@@ -81,6 +83,7 @@ class Recorder:
         scale: float | None = None,
         window: int | None = None,
         causal: bool = True,
+        positions: Tensor | None = None,
     ) -> None:
         """One layer's queries, keys and outputs (B, H, T, K) for a batch of sequences."""
         if self.seq_len not in (0, q.shape[-2]):
@@ -93,7 +96,9 @@ class Recorder:
             self.sums.append({})
             self.widths.append(q.shape[-1])
         found = (
-            observe(q, k, scale=scale, window=window) if causal else observe_both_ways(q, k, scale)
+            observe(q, k, scale=scale, window=window, positions=positions)
+            if causal
+            else observe_both_ways(q, k, scale, positions)
         )
         for name, values in found.items():
             # The layer's mean is a column of its own: its error over sequences is not that of its
@@ -153,25 +158,29 @@ def record(
     batches: Iterable[Tensor],
     effective_rank: bool = False,
     share: Share = WHOLE,
+    end_of_text: int | None = None,
 ) -> Recorder:
     """Run batches of tokens (B, T) through a Prism model or any Hugging Face LM.
 
     All sequences have one length and no padding. The model's own computation is not changed. Of a
-    share of the batches comes back what was recorded of all of them.
+    share of the batches comes back what was recorded of all of them. ``end_of_text``, the token
+    before each document, is of a Prism model whose documents do not see each other.
     """
     recorder = Recorder(effective_rank)
-    watch(model, batches, recorder)
+    watch(model, batches, recorder, end_of_text)
     recorder.add_up(share)
     return recorder
 
 
 @torch.no_grad()
-def watch(model: nn.Module, batches: Iterable[Tensor], see: See) -> None:
+def watch(
+    model: nn.Module, batches: Iterable[Tensor], see: See, end_of_text: int | None = None
+) -> None:
     """Run batches of tokens (B, T) through a model while ``see`` is shown each layer."""
     training = model.training
     model.eval()
     try:
-        with _watched(model, see) as run:
+        with _watched(model, see, end_of_text) as run:
             for tokens in batches:
                 _check_length(model, tokens.shape[1])
                 run(tokens.to(next(model.parameters()).device))
@@ -179,10 +188,12 @@ def watch(model: nn.Module, batches: Iterable[Tensor], see: See) -> None:
         model.train(training)
 
 
-def _watched(model: nn.Module, see: See) -> Watch:
+def _watched(model: nn.Module, see: See, end_of_text: int | None) -> Watch:
     """A function that runs tokens (B, T) through the model while each layer is seen."""
     if isinstance(model, PrismLM):
-        return _watched_prism(model, see)
+        return _watched_prism(model, see, end_of_text)
+    if end_of_text is not None:
+        raise _cannot(model, "only a Prism model's documents are told apart")
     if isinstance(model, PreTrainedModel):
         return _watched_any(model, see)
     raise InputError(f"{type(model).__name__}: is neither a Prism model nor a Hugging Face one")
@@ -195,16 +206,23 @@ def _check_length(model: Any, length: int) -> None:
 
 
 @contextmanager
-def _watched_prism(model: PrismLM, see: See) -> Iterator[Callable[[Tensor], None]]:
+def _watched_prism(
+    model: PrismLM, see: See, end_of_text: int | None
+) -> Iterator[Callable[[Tensor], None]]:
     def run(tokens: Tensor) -> None:
         layers, kind = iter(range(len(model.layers))), model.config.attention
+        own = ATTENTION[kind]
+        positions: Tensor | None = None
+        if end_of_text is not None:
+            positions = document_positions(tokens, end_of_text)
+            own = isolated_attention(positions, kind)
 
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            y = ATTENTION[kind](q, k, v)
-            see(next(layers), q, k, y, None, None, kind == "causal")
+            y = own(q, k, v)
+            see(next(layers), q, k, y, None, None, kind == "causal", positions)
             return y
 
-        model.hidden(model.embedding(tokens), attend=attend)
+        model.hidden(model.embedding(tokens), positions=positions, attend=attend)
 
     # Compiled layers hold ordinary attention; this one runs as it is written.
     with torch.compiler.set_stance("force_eager"):
@@ -260,7 +278,7 @@ def _measuring(see: See, seen: set[int]) -> Callable[..., tuple[Tensor, None]]:
         )
         if key.shape[-2] != query.shape[-2]:
             raise InputError(f"layer {layer} attends to a cache; measure without one")
-        see(layer, query, key, y.transpose(1, 2), scaling, window, causal)
+        see(layer, query, key, y.transpose(1, 2), scaling, window, causal, None)
         seen.add(layer)
         return y, None
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from prism_transformer.analysis.profile import Profile
 from prism_transformer.analysis.record import Recorder, watch
 from prism_transformer.core.errors import InputError
+from prism_transformer.models.packing import same_document
 
 WHOLE = 65_535  # a weight of 1
 LARGEST = 12  # weights of a query that are kept
@@ -52,8 +53,11 @@ class TextWeights:
         return sum(map(len, self.heads))
 
 
-def text_weights(model: nn.Module, tokens: Tensor) -> TextWeights:
-    """Run one text (T,) through a Prism model or any Hugging Face causal LM."""
+def text_weights(model: nn.Module, tokens: Tensor, end_of_text: int | None = None) -> TextWeights:
+    """Run one text (T,) through a Prism model or any Hugging Face causal LM.
+
+    ``end_of_text`` stands before each document, where documents do not see each other.
+    """
     if len(tokens) < 2:
         raise InputError(f"a text of {len(tokens)} tokens shows no attention; give two at least")
     recorder = Recorder()
@@ -67,29 +71,35 @@ def text_weights(model: nn.Module, tokens: Tensor) -> TextWeights:
         scale: float | None,
         window: int | None,
         causal: bool,
+        positions: Tensor | None,
     ) -> None:
         if not causal:
             raise InputError(
                 "a model that sees what follows has no view yet; measure its distances"
             )
-        recorder(layer, q, k, y, scale, window)
+        recorder(layer, q, k, y, scale, window, positions=positions)
+        others = None if positions is None else ~same_document(positions)[0]
         own = k[0].repeat_interleave(q.shape[1] // k.shape[1], dim=0)  # the keys each head sees
         heads = zip(q[0].float(), own.float(), strict=True)
-        layers.append(tuple(_head(*each, scale, window) for each in heads))
+        layers.append(tuple(_head(*each, scale, window, others) for each in heads))
 
-    watch(model, [tokens[None]], see)
+    watch(model, [tokens[None]], see, end_of_text)
     profile = Profile(recorder.seq_len, 1, tuple(recorder.widths), recorder.layers())
     return TextWeights(profile, tuple(layers))
 
 
-def _head(q: Tensor, k: Tensor, scale: float | None, window: int | None) -> HeadWeights:
-    """One head's queries and keys (T, K)."""
+def _head(
+    q: Tensor, k: Tensor, scale: float | None, window: int | None, others: Tensor | None
+) -> HeadWeights:
+    """One head's queries and keys (T, K); ``others`` (T, T) are of another document."""
     length, width = q.shape
     scores = (q @ k.mT) * (width**-0.5 if scale is None else scale)
     t = torch.arange(length, device=q.device)
     hidden = t > t[:, None]
     if window is not None:
         hidden |= t <= t[:, None] - window
+    if others is not None:
+        hidden |= others
     weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
     largest, keys = weights.topk(min(LARGEST, length), dim=-1)
     back = (t[:, None] - keys).clamp(min=0)  # of weight 0 where it would be a later key

@@ -163,7 +163,10 @@ def train_table(config: ModelConfig, conditions: Conditions) -> Table:
 def schedule_table(
     config: ModelConfig, schedules: Sequence[HeadSchedule], conditions: Conditions
 ) -> Table:
-    """Training, prefill and decoding of schedules on one set of weights, to the first of them."""
+    """Training, prefill and decoding of schedules on one set of weights, to the first of them.
+
+    An encoder does not decode.
+    """
     settings, length = conditions.settings, conditions.length
     model = PrismLM(config).to(settings.device, settings.dtype)
     tokens = workloads.some_tokens(config, conditions.batch, length + 1, settings.device)
@@ -171,8 +174,9 @@ def schedule_table(
     kinds: dict[str, tuple[Work, int]] = {
         "training": (workloads.training_step(model, tokens, settings), conditions.n_tokens),
         "prefill": (workloads.prefill(model, tokens[:, :-1], settings), conditions.n_tokens),
-        "decoding": (workloads.decode(model, prompt, N_DECODED, settings), N_DECODED),
     }
+    if config.attention == "causal":
+        kinds["decoding"] = (workloads.decode(model, prompt, N_DECODED, settings), N_DECODED)
     rows = []
     for kind, (work, n_tokens) in kinds.items():
         each = {str(s): workloads.with_schedule(model, s, work) for s in schedules}
@@ -206,17 +210,32 @@ def layer_table(
 
 
 def attention_table(
-    d_model: int, schedules: Iterable[HeadSchedule], conditions: Conditions
+    config: ModelConfig, schedules: Iterable[HeadSchedule], conditions: Conditions
 ) -> Table:
-    """Attention alone, forward and backward, for each distinct head count."""
-    settings, batch, length = conditions.settings, conditions.batch, conditions.length
+    """Attention alone, forward and backward, for each distinct head count.
+
+    Of the model's kind, with as many queries to a key as it has.
+    """
+    d_model, settings = config.d_model, conditions.settings
+    batch, length = conditions.batch, conditions.length
     counts = sorted({n for schedule in schedules for n in schedule.heads}, reverse=True)
+    for n in counts:
+        if n % config.queries_per_kv:
+            raise InputError(
+                f"{n} heads are no multiple of queries_per_kv = {config.queries_per_kv}"
+            )
     found = conditions.times(
-        {str(n): workloads.attention(n, d_model // n, batch, length, settings) for n in counts}
+        {
+            str(n): workloads.attention(
+                n, d_model // n, batch, length, settings, config.queries_per_kv, config.attention
+            )
+            for n in counts
+        }
     )
     kernels = conditions.kernels(counts, d_model)
-    # Scores and weighted values, forward and twice that backward, of the lower triangle.
-    flops = 6 * batch * d_model * length * (length + 1)
+    # Scores and weighted values, forward and twice that backward; of the lower triangle if causal.
+    seen = length * (length + 1) if config.attention == "causal" else 2 * length * length
+    flops = 6 * batch * d_model * seen
     rows = [
         {
             "heads": n,
@@ -233,6 +252,8 @@ def attention_table(
 
 def decode_table(config: ModelConfig, lengths: Sequence[int], conditions: Conditions) -> Table:
     """Decoding one sequence after prompts of several lengths."""
+    if config.attention != "causal":
+        raise InputError("an encoder does not decode; measure its training, or its schedules")
     settings = conditions.settings
     model = PrismLM(config).to(settings.device, settings.dtype)
     prompts = {n: workloads.some_tokens(config, 1, n, settings.device) for n in lengths}

@@ -19,9 +19,9 @@ from prism_transformer.data.shards import Manifest
 from prism_transformer.data.stream import write_shards
 from prism_transformer.data.tokenizer import Gpt2Tokenizer, gpt2_ranks
 from prism_transformer.model import (
+    ATTENTION,
     Layer,
     PrismLM,
-    causal_attention,
     rotary_frequencies,
     rotary_table,
 )
@@ -93,16 +93,27 @@ def decode(model: PrismLM, prompt: Tensor, n_new: int, settings: Settings) -> Wo
     return run
 
 
-def attention(n_heads: int, width: int, batch: int, length: int, settings: Settings) -> Work:
+def attention(
+    n_heads: int,
+    width: int,
+    batch: int,
+    length: int,
+    settings: Settings,
+    queries_per_kv: int = 1,
+    kind: str = "causal",
+) -> Work:
     """Attention of one layer, forward and backward."""
-    shape = (batch, n_heads, length, width)
+    n_kv, attend = n_heads // queries_per_kv, ATTENTION[kind]
     q, k, v = (
-        torch.randn(shape, device=settings.device, dtype=settings.product_dtype, requires_grad=True)
-        for _ in range(3)
-    )
+        torch.randn(
+            (batch, n, length, width), device=settings.device, dtype=settings.product_dtype,
+            requires_grad=True,
+        )
+        for n in (n_heads, n_kv, n_kv)
+    )  # fmt: skip
 
     def run() -> None:
-        torch.autograd.grad(causal_attention(q, k, v).sum(), (q, k, v))
+        torch.autograd.grad(attend(q, k, v).sum(), (q, k, v))
         wait_for(settings.device)
 
     return run
@@ -120,7 +131,7 @@ def layer(config: ModelConfig, n_heads: int, batch: int, length: int, settings: 
 
     def run() -> None:
         with settings.autocast():
-            y = part(x, table, causal_attention)
+            y = part(x, table, ATTENTION[config.attention])
         torch.autograd.grad(y.sum(), list(part.parameters()))
         wait_for(device)
 

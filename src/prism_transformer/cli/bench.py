@@ -123,7 +123,7 @@ def attention(
 
     def measure(config: ModelConfig, conditions: Conditions) -> Table:
         base = HeadSchedule((config.h_base,))
-        return attention_table(config.d_model, (base, config.schedule), conditions)
+        return attention_table(config, (base, config.schedule), conditions)
 
     _run("attention", "heads", measure, options, recipe, overrides, batch, length)
 
@@ -222,7 +222,7 @@ def _report(
 
     facts = machine(settings)
     if options.out is not None:
-        from prism_transformer.figures.comparisons import speeds
+        from prism_transformer.figures.sizes import speeds
         from prism_transformer.figures.style import save
 
         save(speeds(table, label, what), options.out)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prism_transformer.cli.options import Json
 from prism_transformer.cli.terminal import make_console, print_json, print_table, say
+from prism_transformer.core.table import NONE
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from prism_transformer.core.table import Table
     from prism_transformer.study.compare import Comparison
+    from prism_transformer.study.contrasts import Contrast
 
 
 def compare(*runs: Path, baseline: str | None = None, as_json: Json = False) -> None:
@@ -48,30 +51,49 @@ def compare(*runs: Path, baseline: str | None = None, as_json: Json = False) -> 
 
 def print_comparison(console: Console, comparison: Comparison) -> None:
     """Tables of arms, of contrasts and of layers, if there are any, and a sentence on each."""
-    from prism_transformer.study.sentences import remarks, sentence
+    from prism_transformer.study.contrasts import once
+    from prism_transformer.study.sentences import remarks
 
-    # Schedules stand in the plan, seeds below, and leave no room here.
+    # Schedules stand in the plan, seeds and what an adjusted p comes from below: no room here.
     _print_without(console, comparison.table, "schedule")
     if comparison.contrasts:
-        _print_without(console, comparison.contrast_table, "seed by seed")
+        _print_without(console, comparison.contrast_table, "seed by seed", "flip p", "pooled p")
     for effects in filter(None, comparison.layers):
         _print_without(console, effects.table)
-        _print_without(console, effects.held_out_table)
-    for each, row in zip(comparison.every, comparison.contrast_table.rows, strict=True):
-        say(console, sentence(each))
-        if each.seeds:
-            seeds = ", ".join(map(str, each.seeds))
-            say(console, f"    seeds {seeds}: {row['seed by seed']}")
+        _print_without(console, effects.beyond_table)
+    _say_each(console, comparison.told)
     for envelope in comparison.envelopes:
         _print_without(console, envelope.table, "rates")
-        for each in envelope.contrasts:
-            say(console, sentence(each))
+        _say_each(console, once(envelope.contrasts))
+    for read in filter(None, comparison.lengths):
+        _print_without(console, read.table)
+        _say_each(console, read.told)
     for line in remarks(comparison):
         say(console, line)
 
 
-def _print_without(console: Console, table: Table, left_out: str = "") -> None:
-    columns = tuple(column for column in table.columns if column.key != left_out)
+def _say_each(console: Console, contrasts: Sequence[Contrast]) -> None:
+    """A sentence on each contrast, and below it every seed."""
+    from prism_transformer.study.contrast_tables import digits, seed_by_seed
+    from prism_transformer.study.sentences import sentence
+
+    places = max((digits(each.difference) for each in contrasts if each.difference), default=4)
+    for each in contrasts:
+        say(console, sentence(each))
+        if each.seeds:
+            seeds = "seeds" if len(each.seeds) > 1 else "seed"
+            named = ", ".join(map(str, each.seeds))
+            say(console, f"    {seeds} {named}: {seed_by_seed(each, places)}")
+
+
+def _print_without(console: Console, table: Table, *left_out: str) -> None:
+    """The table without these columns, and without those that say nothing of any row."""
+    columns = tuple(
+        column
+        for column in table.columns
+        if column.key not in left_out
+        and any(column.text(value) != NONE for value in table.values(column.key))
+    )
     rows = tuple({column.key: row[column.key] for column in columns} for row in table.rows)
     if rows:
         say(console, f"\n{table.title}")

@@ -65,7 +65,7 @@ def export(
     from prism_transformer.hf.vllm_plugin import cpu_note
 
     done = hf.export(source, out, tokenizer=tokenizer, seed=seed, form="code" if code else as_)
-    if note := cpu_note(done.head_dims):
+    if done.causal and (note := cpu_note(done.head_dims)):  # vLLM has no encoders
         print(f"note: {note}")
     print(f"wrote {done.folder}")
 

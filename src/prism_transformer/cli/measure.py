@@ -75,7 +75,7 @@ def analyze(
         Also measure how many directions each head's outputs take.
     statistic
         What the chart and the figure show: distance, sink, distance_without_sink, second_moment,
-        excess, entropy or effective_rank.
+        excess, entropy or effective_rank; of encoders also ahead, distance_back, distance_ahead.
     figure
         Also draw it here: .svg, .png or .pdf.
     view
@@ -91,7 +91,7 @@ def analyze(
         check_name(name)  # before what takes seconds to import
     from prism_transformer.training.device import keep_memory
 
-    _check_statistic(statistic, effective_rank)
+    _check_statistic(statistic, effective_rank, names, checkpoint)
     keep_memory()
     if view is not None:
         _check_view(sources, compare or (), figure)
@@ -138,7 +138,7 @@ def _print_profiles(
     print_table(console, table)
     n, length = profiles[0].n_sequences, profiles[0].seq_len
     read = f"{n} {'sequence' if n == 1 else 'sequences'} of {length} tokens"
-    say(console, f"{read}, last half of each; {profiles[0].text}")
+    say(console, f"{read}, {profiles[0].queries} of each; {profiles[0].text}")
     for file in (*(profile.file for profile in profiles), figure):
         if file:
             say(console, f"wrote {file}")
@@ -182,13 +182,23 @@ def _write_view(
     say(console, f"wrote {written}")
 
 
-def _check_statistic(statistic: str, effective_rank: bool) -> None:
-    """Refuse an unknown name now rather than after minutes of measuring."""
+def _check_statistic(
+    statistic: str, effective_rank: bool, names: Sequence[str], checkpoint: str | None
+) -> None:
+    """Refuse what will not be known now rather than after minutes of measuring."""
+    from prism_transformer.analysis.both_ways import BOTH_WAYS
     from prism_transformer.analysis.observe import STATISTICS
 
-    known = (*STATISTICS, *(["effective_rank"] if effective_rank else []))
+    known = (*STATISTICS, *BOTH_WAYS, *(["effective_rank"] if effective_rank else []))
     if statistic not in known:
         raise InputError(f"--statistic {statistic!r}: is not one of {', '.join(known)}")
+    if statistic not in BOTH_WAYS:
+        return
+    from prism_transformer.hf.load import sees_ahead
+
+    for name in names:
+        if not sees_ahead(name, checkpoint):
+            raise InputError(f"--statistic {statistic}: is of encoders; {name} looks back only")
 
 
 def loss(

@@ -100,6 +100,7 @@ def recipe_facts(recipe: Recipe) -> Facts:
     from prism_transformer.schedules.rules import check_rules
 
     config, seq_len = recipe.model, recipe.model.seq_len
+    causal = config.attention == "causal"
     counts, memory = cost.parameters(config), cost.memory(recipe)
     tokens = recipe.n_steps * recipe.train.batch_tokens
     per_token = cost.utilisation_flops(config, seq_len)
@@ -122,7 +123,7 @@ def recipe_facts(recipe: Recipe) -> Facts:
         },
         "training_flops": per_token * tokens,
         "memory_bytes": {**asdict(memory), "total": memory.total},
-        "kv_bytes_per_sequence": cost.kv_bytes(config, seq_len),
+        "kv_bytes_per_sequence": cost.kv_bytes(config, seq_len) if causal else None,
         "broken_rules": [str(finding) for finding in rules if not finding.ok],
         "hours_at_40_percent": cost.hours(tokens, 0.4 * peak_rate),
         "paper": _paper_facts(recipe, tokens, peak_rate),
@@ -174,11 +175,18 @@ def recipe_comments(facts: Facts) -> str:
         f"utilisation {_si(flops['utilisation'])} (6N + 12LdT), needed {_si(flops['needed'])}",
         "FLOPs": f"{facts['training_flops']:.3g} in all",
         "memory": _memory(facts["memory_bytes"]),
-        "KV cache": f"{facts['kv_bytes_per_sequence'] / 2**20:.1f} MiB a full sequence in bf16",
+        **_cache(facts["kv_bytes_per_sequence"]),
         "8 x H100": f"{_time(facts['hours_at_40_percent'])} at 40% utilisation"
         + (f"; {_paper_time(facts['paper'])}" if facts["paper"] else ""),
     }
     return "\n".join(f"# {name:<12}  {value}" for name, value in rows.items())
+
+
+def _cache(n_bytes: int | None) -> dict[str, str]:
+    """Nothing of an encoder, which keeps no keys and values."""
+    if n_bytes is None:
+        return {}
+    return {"KV cache": f"{n_bytes / 2**20:.1f} MiB a full sequence in bf16"}
 
 
 def _time(hours: float) -> str:

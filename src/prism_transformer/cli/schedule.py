@@ -180,8 +180,8 @@ def design(
     most
         How many to propose.
     learned
-        Propose one schedule by each method instead: the paper's rule, measured layer effects, and
-        search in one set of weights; each with how reliable it was.
+        Propose by each method instead: the paper's rule, layer effects of runs trained alone, and
+        block scores of trained runs; each with how reliable it was.
     evidence
         For --learned, a learned.json of `prism search evaluate`; what ships when left out.
     """

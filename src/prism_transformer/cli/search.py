@@ -65,6 +65,7 @@ def one_shot(
     """
     from prism_transformer.schedules.design import RULES
     from prism_transformer.search.one_shot import one_shot
+    from prism_transformer.search.scores import FOLDER, ONE_SHOT, file_of
 
     console = make_console(stderr=as_json)
     with show_progress(console) as tell:
@@ -78,7 +79,8 @@ def one_shot(
     table = found.table
     print_table(console, replace(table, rows=table.rows[:SHOWN]))
     if len(table) > SHOWN:
-        say(console, f"and {len(table) - SHOWN} more in {run / 'search' / 'one-shot.json'}")
+        place = file_of(run / FOLDER, ONE_SHOT, found.asked)
+        say(console, f"and {len(table) - SHOWN} more in {place}")
 
 
 @app.command(
@@ -142,19 +144,19 @@ def solve(
         Queries that share a key-value head (GQA); every layer must admit it.
     """
     from prism_transformer.schedules.design import RULES
-    from prism_transformer.search.scores import Blocks, find_scores
+    from prism_transformer.search.scores import BLOCKS, Blocks, find_scores
     from prism_transformer.search.solve import best_within, frontier, frontier_table, mean_problem
 
     if not scores:
         raise InputError("name runs that `prism search blocks` has scored")
-    found = [each for each in find_scores(scores) if isinstance(each, Blocks)]
+    found = [each for each in find_scores(scores, BLOCKS) if isinstance(each, Blocks)]
     rules = frozenset[str]() if free else RULES
     problem, base = mean_problem(found, rules, queries_per_kv)
     solutions = frontier(problem)
     if within is not None:
         if not base:
             raise InputError("--within: these scores have no times; score a run anew")
-        best = best_within(solutions, within * base)
+        best = best_within(solutions, within, base)
         solutions = [each for each in solutions if each.time <= best.time]
     table = frontier_table(solutions, base)
     if as_json:
@@ -209,7 +211,8 @@ def evaluate(
             "missing": list(done.verdicts.left_out),
         })  # fmt: skip
         return
-    print_table(console, done.verdicts.table)
+    if done.verdicts.judged:
+        print_table(console, done.verdicts.table)
     if done.paths is not None and done.paths.rows:
         print_table(console, done.paths)
     for line in done.verdicts.left_out:

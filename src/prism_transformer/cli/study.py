@@ -34,7 +34,7 @@ from prism_transformer.cli.terminal import (
     say,
 )
 from prism_transformer.core.errors import InputError
-from prism_transformer.core.table import table_of
+from prism_transformer.core.table import number_of, table_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -182,7 +182,7 @@ def collect(
     Parameters
     ----------
     study
-        A study; or a folder that an older version collected, which gets the sums it lacks.
+        A study; or a folder that an older version collected, which gets what it lacks.
     runs
         More folders with runs of this study, brought here from machines that share no disk; and
         overrides, as for prism study run.
@@ -194,10 +194,12 @@ def collect(
         The machine did other work while these runs were trained: their rates are shown, but stand
         in no comparison, figure or claim of speed.
     """
-    from prism_transformer.study.collected import add_sums, is_collected
+    from prism_transformer.study.collected import is_collected
+    from prism_transformer.study.folder import collect_anew
 
     if is_collected(Path(study)):
-        print(f"{study}: {'wrote its sums' if add_sums(Path(study)) else 'its sums hold'}")
+        wrote = " and ".join(collect_anew(Path(study)))
+        print(f"{study}: {f'wrote {wrote}' if wrote else 'its sums hold'}")
         return
     folders = [Path(each) for each in runs if "=" not in each or Path(each).is_dir()]
     if missing := [each for each in folders if not each.is_dir()]:
@@ -325,11 +327,12 @@ def _print_plan(console: Console, study: StudyFolder, crew: Crew) -> None:
         say(console, plan.study.question)
     if len(plan.arms) <= ARMS_DRAWN:
         for arm in plan.arms:
-            console.print(f"\n[bold]{arm.name}[/bold]  {arm.schedule}")
+            console.print(f"\n[bold]{arm.name}[/bold]  {arm.schedule}  {arm.more}".rstrip())
             print_staircase(console, arm.schedule)
     else:
         rows = [
             {"arm": arm.name, "schedule": str(arm.schedule), "mean heads": arm.schedule.mean_heads}
+            | {"changes": arm.more}
             for arm in plan.arms
         ]
         print_table(console, table_of("arms", rows))
@@ -339,11 +342,9 @@ def _print_plan(console: Console, study: StudyFolder, crew: Crew) -> None:
     done = sum(not run.to_do(run.cell.recipe.n_steps) for run in study.runs)
     collected = f" and {len(study.earlier)} collected before" if study.earlier else ""
     swept = f" x {len(plan.points)} points" if len(plan.points) > 1 else ""
-    say(
-        console,
-        f"\n{plan.name}: {len(plan.arms)} arms x {len(plan.study.seeds)} seeds{swept} = "
-        f"{len(plan.cells)} runs of {plan.base.n_steps:,} steps, {done} done{collected}",
-    )
+    size = f"{number_of(plan.arms, 'arm')} x {number_of(plan.study.seeds, 'seed')}{swept}"
+    runs = f"{number_of(plan.cells, 'run')} of {plan.base.n_steps:,} steps, {done} done{collected}"
+    say(console, f"\n{plan.name}: {size} = {runs}")
     here, there = left.training_seconds, left.h100_training_seconds
     scored, scored_there = left.evaluation_seconds, left.h100_evaluation_seconds
     small = there < START_SECONDS * len(study.runs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
@@ -77,28 +77,45 @@ def print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
 def print_table(console: Console, table: Table, styles: Mapping[str, str] = PLAIN) -> None:
     """Words to the left, numbers to the right; ``styles`` colours cells by what they say."""
     drawn = Drawn(box=None, pad_edge=False, header_style="bold")
-    whole = _kept_whole(table, console.width)
-    for index, column in enumerate(table.columns):
-        side: Literal["left", "right"] = "right" if column.numeric else "left"
-        drawn.add_column(
-            Text(column.heading), justify=side, overflow="fold", no_wrap=index in whole
-        )
     known = {} if "utf" in console.encoding.lower() else ASCII
-    for row in table.rows:
+    texts = [[cell.translate(known) for cell in table.texts(row)] for row in table.rows]
+    widths = _widths(table, texts, console.width)
+    for place, column in enumerate(table.columns):
+        side: Literal["left", "right"] = "right" if column.numeric else "left"
+        width = widths[place] if widths else None
+        drawn.add_column(Text(column.heading), justify=side, overflow="fold", width=width)
+    for row in texts:
         # As Text, so that a name with brackets in it is no markup.
-        cells = (Text(cell.translate(known), styles.get(cell, "")) for cell in table.texts(row))
-        drawn.add_row(*cells)
+        drawn.add_row(*(Text(cell, styles.get(cell, "")) for cell in row))
     console.print(drawn)
 
 
-def _kept_whole(table: Table, width: int) -> set[int]:
-    """Columns whose cells stay on one line: names and numbers, where that leaves the words room."""
-    widest = [len(column.heading) for column in table.columns]
-    for row in table.rows:
-        widest = list(map(max, widest, map(len, table.texts(row))))
-    firm = {index for index, column in enumerate(table.columns) if column.numeric or not index}
-    least = sum(each if index in firm else min(each, WORD) for index, each in enumerate(widest))
-    return firm if least + GAP * (len(widest) - 1) <= width else set()
+def _widths(table: Table, texts: Sequence[Sequence[str]], width: int) -> list[int] | None:
+    """The width of each column; None where even words of headings have no room, and must break.
+
+    Names and numbers stay on one line, where that leaves the words room; else words stay whole;
+    else those of headings do.
+    """
+    headings = [column.heading for column in table.columns]
+    cells = list(zip(headings, *texts, strict=True))
+    widest = [max(map(len, each)) for each in cells]
+    firm = [
+        each if column.numeric or not place else min(each, max(len(column.heading), WORD))
+        for place, (column, each) in enumerate(zip(table.columns, widest, strict=True))
+    ]
+    whole = [_longest_word(" ".join(each)) for each in cells]
+    room = width - GAP * (len(widest) - 1)
+    for least in (firm, whole, list(map(_longest_word, headings))):
+        if sum(least) <= room:
+            while sum(widest) > room:  # the widest gives way first
+                spare = [n for n, each in enumerate(least) if widest[n] > each]
+                widest[max(spare, key=widest.__getitem__)] -= 1
+            return widest
+    return None
+
+
+def _longest_word(text: str) -> int:
+    return max(map(len, text.split()), default=0)
 
 
 def print_staircase(console: Console, schedule: HeadSchedule) -> None:

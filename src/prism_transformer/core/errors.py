@@ -116,12 +116,17 @@ def explain(
         "missing": "missing",
         "extra_forbidden": "unknown key",
         "model_type": f"expected a table, as in [{key}]",
-        "too_short": "is empty; give at least one",
+        "too_short": f"{'has too few' if value else 'is empty'}; give at least {_fewest(details)}",
     }
     if kind in plain:
         return f"{place}: {plain[kind]}{remedy}"
     shown = "" if isinstance(value, dict) or not key else f" = {value!r}"
     return f"{place}{shown}: {plain_reason(details)}{remedy}"
+
+
+def _fewest(details: Mapping[str, Any]) -> str:
+    fewest = details.get("ctx", {}).get("min_length", 1)
+    return "one" if fewest == 1 else str(fewest)
 
 
 def plain_reason(details: Mapping[str, Any]) -> str:

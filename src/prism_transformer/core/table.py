@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from html import escape
 from math import isfinite, isnan
@@ -53,7 +53,7 @@ class Column:
     places: int | None = None
     """decimals; left out, significant digits of a float and all digits of an int"""
     sign: bool = False
-    """always write the sign: differences"""
+    """always write the sign: differences, and intervals of them"""
     numeric: bool = True
     """set to the right, sorted by value"""
     name: str = ""
@@ -77,7 +77,8 @@ class Column:
             return visible(value)
         if isinstance(value, Interval):
             ends = (value.low, value.high)
-            return NONE if any(map(isnan, ends)) else " to ".join(map(self._signed, ends))
+            write = self._signed if self.sign else self._plain
+            return NONE if any(map(isnan, ends)) else " to ".join(map(write, ends))
         if isinstance(value, Spread):
             mean = self.text(value.mean)
             return mean if isnan(value.sd) else f"{mean} {PLUS_MINUS} {self._plain(value.sd)}"
@@ -112,6 +113,12 @@ def words(*keys: str) -> tuple[Column, ...]:
 def signed(value: float, places: int = 4) -> str:
     """With a sign that is not a hyphen."""
     return f"{value:+,.{places}f}".replace("-", MINUS)
+
+
+def number_of(things: int | Sized, noun: str) -> str:
+    """How many there are: 1 seed, 2 seeds."""
+    n = things if isinstance(things, int) else len(things)
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ failed task of an array stays failed. Here only what is missing is started again
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import math
 import signal
@@ -31,6 +30,7 @@ from datatrove.executor import (
 )
 
 from prism_transformer.core.errors import InputError, RunError
+from prism_transformer.core.family import end_with_parent
 
 TRIES = 4  # starts of a task that gets nothing done
 WAIT = 0.1  # seconds between looks
@@ -157,8 +157,7 @@ def _log(work: Path, stage: Stage, share: tuple[int, int]) -> Path:
 
 def _die_with_parent() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    end_with_parent(signal.SIGKILL)
 
 
 def _died(work: Path, stage: Stage, share: tuple[int, int], code: int) -> str:

@@ -29,7 +29,7 @@ class Masking:
     n_masked: int
     mask_token: int
     n_tokens: int
-    """from which those are drawn that stand in for others"""
+    """all but the mask: from them those are drawn that stand in for others"""
     replaced: float = 0.8
     """share for which the mask token stands"""
     random: float = 0.1
@@ -51,6 +51,7 @@ class Masking:
             wanted[row, chosen] = windows[row, chosen]
             share = (kind[chosen] >> np.uint64(11)) * 2.0**-53  # even in [0, 1)
             tokens = (other[chosen] % np.uint64(self.n_tokens)).astype(np.int64)
+            tokens += tokens >= self.mask_token  # the mask may have any number
             shown = np.where(share < self.replaced + self.random, tokens, windows[row, chosen])
             seen[row, chosen] = np.where(share < self.replaced, self.mask_token, shown)
         return seen, wanted

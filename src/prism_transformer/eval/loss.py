@@ -86,8 +86,8 @@ class TextLoss:
     length: int
     """tokens of a sequence"""
     loss: Loss
-    n_bytes: int
-    """of the text that was scored"""
+    n_bytes: int | None
+    """of the text that was scored; None of a masked model, which is asked for a part of it"""
     folder: Path
     """where the model's measurements are kept"""
     scaling: str | None = None
@@ -102,11 +102,17 @@ class TextLoss:
         return Table("loss", columns, tuple(self.loss.doubling()), note=str(self))
 
     def __str__(self) -> str:
-        bits = self.loss.bits_per_byte(self.n_bytes)
+        bits = "".join(f", {bits:.4f} bits per byte" for bits in self._bits().values())
         return (
             f"loss {self.loss.mean:.4f} +- {self.loss.error:.4f} nats, perplexity "
-            f"{self.loss.perplexity:.2f}, {bits:.4f} bits per byte"
+            f"{self.loss.perplexity:.2f}{bits}"
         )
+
+    def _bits(self) -> dict[str, float]:
+        """Bits per byte, where every token was asked for."""
+        if self.n_bytes is None:
+            return {}
+        return {"bits_per_byte": self.loss.bits_per_byte(self.n_bytes)}
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -119,7 +125,7 @@ class TextLoss:
             "loss": self.loss.mean,
             "error": None if math.isnan(self.loss.error) else self.loss.error,
             "perplexity": self.loss.perplexity,
-            "bits_per_byte": self.loss.bits_per_byte(self.n_bytes),
+            **self._bits(),
             "by_position": [None if math.isnan(x) else x for x in self.loss.by_position.tolist()],
         }
 
@@ -162,7 +168,7 @@ def text_loss(
     ``sequences``: all of a run's validation slice when left out, else 64. Launched by torchrun,
     every process calls this, scores its share and gets the whole.
     """
-    windows = sequences or DEFAULT_SEQUENCES
+    windows = DEFAULT_SEQUENCES if sequences is None else sequences
     opened = open_on_text(
         source, checkpoint=checkpoint, text=text, length=length, windows=windows, device=device
     )
@@ -183,10 +189,12 @@ def text_loss(
         )
         starts = (piece * batch for piece in share.pieces)
         found = measure_loss(model, zip(starts, shown, strict=True), opened.objective, share)
-        # Read again rather than kept: bytes are counted only where the measurement went well.
-        batches = opened.batches(count, batch, share)
-        n_bytes = sum(opened.n_bytes(rows[:, 1:].numpy()) for rows in batches)
-        n_bytes = int(share.added(torch.tensor(n_bytes)))
+        n_bytes = None
+        if opened.objective.masking is None:
+            # Read again rather than kept: bytes are counted only where the measurement went well.
+            batches = opened.batches(count, batch, share)
+            counts = sum(opened.n_bytes(rows[:, 1:].numpy()) for rows in batches)
+            n_bytes = int(share.added(torch.tensor(counts)))
     return TextLoss(
         str(opened.named), opened.text, opened.seq_len, found, n_bytes, opened.home,
         rope_scaling, own,

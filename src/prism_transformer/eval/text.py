@@ -112,6 +112,7 @@ def open_on_text(
     measured on its validation slice and any other model on the embedded corpus. Of a corpus no
     more is read than ``windows`` need.
     """
+    _check_sizes(length, windows)
     named, where = named_model(source, checkpoint), find_device(device)
     if named.run is None or named.checkpoint is None:
         return _open_hf(named, text or EMBEDDED, length, windows, where)
@@ -145,6 +146,12 @@ def open_on_text(
     return ModelOnText(named, model, rows, what, seq_len, n_bytes, piece, n_scored, asked)
 
 
+def _check_sizes(length: int | None, windows: int) -> None:
+    for name, size in (("length", length), ("sequences", windows)):
+        if size is not None and size < 1:
+            raise InputError(f"--{name} {size}: is below 1")
+
+
 def _open_hf(
     named: NamedModel, text: str, length: int | None, windows: int, device: torch.device
 ) -> ModelOnText:
@@ -166,12 +173,19 @@ def _open_hf(
 
     rows, what = _rows(text, seq_len, config.vocab_size, encode, end, windows)
     asked = NEXT_TOKEN
-    if is_masked(config):  # a share as is usual, of its own mask
-        share = TrainConfig.model_fields["mask_share"].default
-        asked = Objective(
-            Masking(max(1, round(share * seq_len)), tokenizer.mask_token_id, len(tokenizer))
-        )
+    if is_masked(config):
+        asked = _masked(config, seq_len, tokenizer.mask_token_id, len(tokenizer))
     return ModelOnText(named, model, rows, what, seq_len, n_bytes, piece, objective=asked)
+
+
+def _masked(config: Any, seq_len: int, mask_token: int, n_tokens: int) -> Objective:
+    """Masks as a model was trained with, where its folder says so; else those of our default."""
+    known = getattr(config, "masking", None) or {}
+    share, *shares = (
+        known.get(name, TrainConfig.model_fields[f"mask_{name}"].default)
+        for name in ("share", "replaced", "random")
+    )
+    return Objective(Masking(max(1, round(share * seq_len)), mask_token, n_tokens - 1, *shares))
 
 
 def _rows(

@@ -1,4 +1,4 @@
-"""Arms beside each other: over training, as intervals, in two measures, as bars, over sizes.
+"""Arms beside each other: over training, as intervals, in two measures, as bars.
 
 Each function draws one table. Rows name their arm in the column ``arm``; a value with its spread is
 drawn with a band or a whisker of one s.d.; a column that is written with its sign is a difference
@@ -7,7 +7,6 @@ and gets a line at zero.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from math import isnan
@@ -17,9 +16,8 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from prism_transformer.core.table import PAPER, Interval, Row, Spread, Table, Value, signed
+from prism_transformer.core.table import Interval, Row, Spread, Table, Value
 from prism_transformer.figures.chart import (
     Chart,
     arm_legend,
@@ -37,7 +35,6 @@ from prism_transformer.figures.style import (
     INK,
     PAGE_STYLE,
     REST,
-    STYLE,
     WHOLE,
     Tone,
     Tones,
@@ -46,18 +43,17 @@ from prism_transformer.figures.style import (
 
 MOST_MARKED = 80  # points of a curve that answer to hovering; more would only make the page heavy
 MOST_BARS = 8
-BESIDE = 1.12  # the paper's points, moved a little to the right of ours
-PAPER_TONE = Tone("ink", INK, INK, "D")
 DIAMOND: dict[str, Any] = {
     "marker": "D", "markerfacecolor": BACKGROUND, "markeredgecolor": INK, "linestyle": "",
 }  # fmt: skip
 
 
-def _number(value: Value) -> float:
+def number(value: Value) -> float:
+    """A cell as a number: of a spread, its mean."""
     return value.mean if isinstance(value, Spread) else float(str(value))
 
 
-def _error(value: Value) -> float | None:
+def whisker_of(value: Value) -> float | None:
     """A whisker, where there is a spread to show; NaN is none."""
     return value.sd if isinstance(value, Spread) and value.sd > 0 else None
 
@@ -70,10 +66,10 @@ def _seeds(table: Table) -> list[str]:
 def _points(rows: Iterable[Row], x: str, y: str) -> tuple[list[float], list[float]]:
     """Where rows that have both values stand."""
     known = [row for row in rows if row[x] is not None and row[y] is not None]
-    return [_number(row[x]) for row in known], [_number(row[y]) for row in known]
+    return [number(row[x]) for row in known], [number(row[y]) for row in known]
 
 
-def _label_axes(ax: Axes, table: Table, x: str, y: str) -> None:
+def label_axes(ax: Axes, table: Table, x: str, y: str) -> None:
     ax.set_xlabel(axis_label(table.column(x)))
     ax.set_ylabel(axis_label(table.column(y)))
 
@@ -96,7 +92,7 @@ def curves(table: Table, x: str, ys: Sequence[str], tones: Tones, *, log_x: bool
         if log_x:
             ax.set_xscale("log", base=2)
             ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        _label_axes(ax, table, x, y)
+        label_axes(ax, table, x, y)
     arm_legend(chart.figure, by_arm(table), tones)
     return chart
 
@@ -106,8 +102,8 @@ def _draw_curve(
 ) -> None:
     x, y = keys
     arm = str(rows[0]["arm"])
-    at = [_number(row[x]) for row in rows]
-    mean = np.array([_number(row[y]) for row in rows])
+    at = [number(row[x]) for row in rows]
+    mean = np.array([number(row[y]) for row in rows])
     every = max(1, -(-len(rows) // MOST_MARKED))
     marker = tone.marker if len(rows) <= MOST_MARKED // 2 else "."
     (line,) = ax.plot(
@@ -117,7 +113,7 @@ def _draw_curve(
     column = table.column(y)
     tips = [f"{arm}, {place_text(table.column(x), row[x])}: {column.text(row[y])}" for row in rows]
     chart.mark(line, arm, tips[::every])
-    sd = np.array([_error(row[y]) or 0.0 for row in rows])
+    sd = np.array([whisker_of(row[y]) or 0.0 for row in rows])
     if sd.any() and len(rows) > 1 and tone is not REST:  # bands of many arms would hide the arms
         band = ax.fill_between(at, mean - sd, mean + sd, color=tone.light, alpha=0.18, lw=0)
         chart.mark(band, arm)
@@ -134,7 +130,7 @@ def against_rate(table: Table, x: str, y: str, best: str, tones: Tones, top: flo
     for arm, rows in by_arm(table).items():
         tone = tones[arm]
         tried = [row for row in rows if not row[best] and row[y] is not None]
-        dots = [(_number(r[x]), _number(r[s])) for r in tried for s in seeds if r[s] is not None]
+        dots = [(number(r[x]), number(r[s])) for r in tried for s in seeds if r[s] is not None]
         xs, ys = [at for at, _ in dots], [loss for _, loss in dots]
         points = ax.scatter(xs, ys, s=9, color=tone.light, alpha=0.45, linewidths=0)
         chart.mark(points, arm)
@@ -150,7 +146,7 @@ def against_rate(table: Table, x: str, y: str, best: str, tones: Tones, top: flo
             ],
         )
         for row in (row for row in rows if row[best]):
-            where = (_number(row[x]), _number(row[y]))
+            where = (number(row[x]), number(row[y]))
             (star,) = ax.plot(*where, color=tone.light, marker="*", markersize=11, zorder=4)
             chart.mark(
                 star,
@@ -158,14 +154,14 @@ def against_rate(table: Table, x: str, y: str, best: str, tones: Tones, top: flo
                 [f"{arm}, best rate {values_text(table, row, x)}: {values_text(table, row, y)}"],
             )
     ax.set_xscale("log", base=2)
-    ax.set_xticks(sorted({_number(row[x]) for row in table.rows if not row[best]}))
+    ax.set_xticks(sorted({number(row[x]) for row in table.rows if not row[best]}))
     ax.xaxis.set_major_formatter(lambda value, _: f"{value:.2g}")
-    seen = [_number(row[y]) for row in table.rows if row[y] is not None]
-    seen += [_number(row[seed]) for row in table.rows for seed in seeds if row[seed] is not None]
+    seen = [number(row[y]) for row in table.rows if row[y] is not None]
+    seen += [number(row[seed]) for row in table.rows for seed in seeds if row[seed] is not None]
     low, high = min(seen), min(max(seen), top)
     if high > low:
         ax.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
-    _label_axes(ax, table, x, y)
+    label_axes(ax, table, x, y)
     arm_legend(chart.figure, by_arm(table), tones)
     return chart
 
@@ -192,7 +188,7 @@ def by_length(table: Table, panel: str, x: str, y: str, tones: Tones) -> Chart:
             ]
             chart.mark(line, arm, tips)
         ax.set_xscale("log", base=2)
-        ax.set_xticks(sorted({_number(row[x]) for row in table.rows}))
+        ax.set_xticks(sorted({number(row[x]) for row in table.rows}))
         ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         ax.set_xlabel(axis_label(table.column(x)))
         ax.set_title(kind)
@@ -211,9 +207,9 @@ def intervals(table: Table, value: str, interval: str, papers: str, tones: Tones
     chart, (ax,) = canvas(HALF, max(HEIGHT, 0.9 + 0.34 * len(table)))
     ax.axvline(0, color=FAINT, linewidth=0.8, zorder=1)
     for at, row in zip(range(len(table))[::-1], table.rows, strict=True):
-        arm, mean = str(row["arm"]), _number(row[value])
+        arm, mean = str(row["arm"]), number(row[value])
         tone = tones[arm]
-        each = [_number(row[seed]) for seed in seeds if row[seed] is not None]
+        each = [number(row[seed]) for seed in seeds if row[seed] is not None]
         dots = ax.scatter(
             each, [at - 0.2] * len(each), s=16, color=tone.light, alpha=0.5, linewidths=0,
             zorder=2,
@@ -233,7 +229,7 @@ def intervals(table: Table, value: str, interval: str, papers: str, tones: Tones
         alone = ", one pair" if seeds and len(each) < 2 else ""
         chart.mark_errorbar(bar, arm, f"{arm}: {known}{alone}")
         if row[papers] is not None:
-            where = (_number(row[papers]), at + 0.24)
+            where = (number(row[papers]), at + 0.24)
             (hollow,) = ax.plot(*where, markersize=6, zorder=4, **DIAMOND)
             chart.mark(hollow, arm, [f"{arm}, paper: {values_text(table, row, papers)}"])
     ax.set_yticks(range(len(table))[::-1], [plain_name(str(a)) for a in table.values("arm")])
@@ -250,7 +246,7 @@ def intervals(table: Table, value: str, interval: str, papers: str, tones: Tones
 def front(table: Table, x: str, y: str, on_front: str, tones: Tones) -> Chart:
     """Arms in two measures with their spread; those on the front are joined."""
     chart, (ax,) = canvas(HALF, HEIGHT)
-    best = sorted((_number(r[x]), _number(r[y])) for r in table.rows if r[on_front] == "yes")
+    best = sorted((number(r[x]), number(r[y])) for r in table.rows if r[on_front] == "yes")
     if len(best) > 1:
         ax.plot(*zip(*best, strict=True), color=FAINT, lw=0.9, zorder=1)
     for row in table.rows:
@@ -258,12 +254,12 @@ def front(table: Table, x: str, y: str, on_front: str, tones: Tones) -> Chart:
         tone = tones[arm]
         plain = tone is REST  # whiskers of many arms would hide the arms
         bar = ax.errorbar(
-            _number(row[x]), _number(row[y]), xerr=None if plain else _error(row[x]),
-            yerr=None if plain else _error(row[y]), color=tone.light, marker=tone.marker,
+            number(row[x]), number(row[y]), xerr=None if plain else whisker_of(row[x]),
+            yerr=None if plain else whisker_of(row[y]), color=tone.light, marker=tone.marker,
             markersize=6, capsize=2, elinewidth=0.9,
         )  # fmt: skip
         chart.mark_errorbar(bar, arm, f"{arm}: {values_text(table, row, y, x)}")
-    _label_axes(ax, table, x, y)
+    label_axes(ax, table, x, y)
     ax.margins(0.12)
     arm_legend(chart.figure, by_arm(table), tones)
     return chart
@@ -300,7 +296,7 @@ def _draw_bars(
 ) -> None:
     value, papers = keys
     for at, row in enumerate(rows):
-        arm, height, error = str(row["arm"]), _number(row[value]), _error(row[value])
+        arm, height, error = str(row["arm"]), number(row[value]), whisker_of(row[value])
         who = f"{arm}, {row['task']} {row['metric']}"
         (patch,) = ax.bar(at, height, width=0.8, color=tones[arm].light)
         chart.mark(patch, arm, [f"{who}: {values_text(table, row, value)}"])
@@ -313,7 +309,7 @@ def _draw_bars(
                 textcoords="offset points", fontsize=7,
             )  # fmt: skip
         if row[papers] is not None:
-            (hollow,) = ax.plot(at, _number(row[papers]), markersize=5, **DIAMOND)
+            (hollow,) = ax.plot(at, number(row[papers]), markersize=5, **DIAMOND)
             chart.mark(hollow, arm, [f"{who}, paper: {values_text(table, row, papers)}"])
     first = rows[0]
     ax.set_title(str(first["task"]))
@@ -321,79 +317,3 @@ def _draw_bars(
     ax.set_ylabel(f"{first['metric']}{unit}".replace("_", " "))
     ax.set_xticks([])
     ax.margins(y=0.14)
-
-
-# -- sizes and speeds ----------------------------------------------------------------------------
-
-
-def size_label(parameters: float) -> str:
-    """Parameters in thousands, millions or billions."""
-    for size, letter in ((1e9, "B"), (1e6, "M")):
-        if parameters >= size:
-            return f"{parameters / size:.3g}{letter}"
-    return f"{parameters / 1e3:.3g}K"
-
-
-@mpl.rc_context(PAGE_STYLE)
-def across_sizes(table: Table, x: str, y: str, tones: Tones) -> Chart:
-    """Gaps with error bars against model size; the paper's hollow, joined and a little aside."""
-    chart, (ax,) = canvas(HALF, HEIGHT)
-    ax.axhline(0, color=FAINT, linewidth=0.8, zorder=1)
-    theirs = [row for row in table.rows if row["source"] == PAPER]
-    joined = [(BESIDE * _number(row[x]), _number(row[y])) for row in theirs]
-    ax.plot(*zip(*joined, strict=True), color=FAINT, lw=0.9, ls="--")
-    sources: dict[str, Tone] = {}
-    named: Counter[Value] = Counter()  # studies of one size: their names go below each other
-    for row in table.rows:
-        hollow = row["source"] == PAPER
-        tone = PAPER_TONE if hollow else tones[str(row["arm"])]
-        sources.setdefault("the paper's" if hollow else "ours", tone)
-        at = _number(row[x]) * (BESIDE if hollow else 1.0), _number(row[y])
-        bar = ax.errorbar(
-            *at, yerr=_error(row[y]), color=tone.light, capsize=3, marker=tone.marker,
-            markersize=6, markerfacecolor=BACKGROUND if hollow else tone.light,
-            zorder=2 if hollow else 3,
-        )  # fmt: skip
-        who = "paper" if hollow else str(row["study"])
-        tip = f"{who}, {size_label(_number(row[x]))}: {signed(at[1])}"
-        chart.mark_errorbar(bar, None, tip)
-        if not hollow:
-            ax.annotate(
-                plain_name(who), at, xytext=(-7, 4 - 10 * named[row[x]]), ha="right",
-                textcoords="offset points", fontsize=8, color=INK,
-            )  # fmt: skip
-            named[row[x]] += 1
-    ax.set_xscale("log")
-    ax.xaxis.set_major_formatter(lambda value, _: size_label(value))
-    ax.xaxis.set_minor_formatter(lambda *_: "")
-    ax.margins(x=0.15)
-    _label_axes(ax, table, x, y)
-    _source_legend(chart.figure, sources)
-    return chart
-
-
-def _source_legend(figure: Figure, sources: dict[str, Tone]) -> None:
-    """Whose the two kinds of marks are; ours have the colour of the first study's main arm."""
-    handles = [
-        mpl.lines.Line2D(
-            [], [], linestyle="", color=tone.light, marker=tone.marker, label=label,
-            markerfacecolor=BACKGROUND if tone is PAPER_TONE else tone.light,
-        )
-        for label, tone in sources.items()
-    ]  # fmt: skip
-    figure.legend(handles=handles, loc="outside upper left", ncols=len(handles))
-
-
-@mpl.rc_context(STYLE)
-def speeds(table: Table, label: str, title: str) -> Figure:
-    """How many times as fast as the first way each row is, with the range over rounds."""
-    names = [" ".join(str(row[key]) for key in ("what", label) if key in row) for row in table.rows]
-    chart, (ax,) = canvas(7.0, 0.9 + 0.32 * len(table))
-    places = range(len(table))[::-1]
-    ratios, ranges = ([_number(value) for value in table.values(key)] for key in ("ratio", "+-"))
-    ax.barh(places, ratios, xerr=ranges, color="#4477aa", ecolor="#333333")
-    ax.axvline(1.0, color="#888888", linewidth=0.8)
-    ax.set_yticks(places, [plain_name(name, 44) for name in names])
-    ax.set_xlabel("times as fast as the first; black: half the range over rounds")
-    ax.set_title(title, fontsize=9)
-    return chart.figure

@@ -24,6 +24,9 @@ LABELS = {
     "second_moment": "second moment of distance, tokens squared",
     "excess": "distance beyond uniform attention, tokens",
     "entropy": "entropy of attention, nats",
+    "ahead": "attention on later tokens",
+    "distance_back": "mean distance of what is behind, tokens",
+    "distance_ahead": "mean distance of what is ahead, tokens",
     "effective_rank": "effective rank of head outputs",
 }
 FIRST, SECOND = "#4477aa", "#cc6677"
@@ -48,15 +51,15 @@ def loss_curve(train: Mapping[int, float], val: Mapping[int, float], title: str)
 
 
 @mpl.rc_context(STYLE)
-def plot_profile(heads: Sequence[Array], means: Array, statistic: str, seq_len: int) -> Figure:
-    """One model: each head a dot, each layer's mean on a line."""
+def plot_profile(heads: Sequence[Array], means: Array, statistic: str, part: str) -> Figure:
+    """One model: each head a dot, each layer's mean on a line; ``part`` of the text was read."""
     chart, (ax,) = canvas(HALF, HEIGHT)
     for layer, values in enumerate(heads):
         ax.scatter([layer] * len(values), values, s=12, color=FIRST, alpha=0.35, linewidths=0)
     ax.plot(range(len(means)), means, color=FIRST, marker="o", markersize=4, label="layer mean")
     ax.set_xlabel("layer")
     ax.set_ylabel(LABELS[statistic])
-    ax.set_title(f"{len(means)} layers, last half of {seq_len} tokens; dots are heads")
+    ax.set_title(f"{len(means)} layers, {part}; dots are heads")
     ax.legend(frameon=False)
     ax.set_xticks(range(0, len(means), max(1, len(means) // 12)))
     return chart.figure

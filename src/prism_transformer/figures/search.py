@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from prism_transformer.core.table import Interval, Row, Table
-from prism_transformer.figures.chart import canvas
+from prism_transformer.core.table import Interval, Row, Table, signed
+from prism_transformer.figures.chart import Chart, canvas
 from prism_transformer.figures.style import FAINT, PAGE_STYLE, TONES, plain_name, plain_text
 
 CEILING = "ceiling"
@@ -56,7 +56,7 @@ def _ceilings(ax: mpl.axes.Axes, every: Sequence[Row], rows: Sequence[Row], key:
 @mpl.rc_context(PAGE_STYLE)
 def changed_on_the_way(
     lines: Sequence[tuple[str, Sequence[tuple[float, Sequence[float]]]]], baseline: str
-) -> Figure:
+) -> Chart:
     """Final loss less the baseline's by the share of training at which the schedule changed.
 
     Each line is a direction: at 0 the schedule it goes to throughout, at 1 the one it comes from.
@@ -65,11 +65,15 @@ def changed_on_the_way(
     for (name, points), tone in zip(lines, TONES, strict=False):
         means = [sum(each) / len(each) for _, each in points]
         shares = [share for share, _ in points]
-        ax.plot(shares, means, tone.marker + "-", color=tone.light, label=plain_text(name))
+        (line,) = ax.plot(
+            shares, means, tone.marker + "-", color=tone.light, label=plain_text(name)
+        )
+        ends = zip(shares, means, strict=True)
+        chart.mark(line, None, [f"{name} at {share:.0%}: {signed(mean)}" for share, mean in ends])
         for share, each in points:
             ax.plot([share] * len(each), each, ".", color=tone.light, alpha=0.5)
     ax.axhline(0, color=FAINT, linewidth=0.8)
     ax.set_xlabel("share of training before the change; 0 and 1: none")
     ax.set_ylabel(plain_text(f"final loss less {baseline}'s, nats"))
     ax.legend()
-    return chart.figure
+    return chart

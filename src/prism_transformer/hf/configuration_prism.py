@@ -63,7 +63,7 @@ class NotOfAllLayers(AttributeError, RuntimeError):
 
 
 class PrismConfig(PreTrainedConfig):
-    """Fields are named as in Llama's configuration; ours are the eight that Llama has not."""
+    """Fields are named as in Llama's configuration; ours are the nine that Llama has not."""
 
     model_type = "prism"
     keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
@@ -84,6 +84,9 @@ class PrismConfig(PreTrainedConfig):
     norm: Norm = "rmsnorm"
     num_tokens: int | None = None
     """tokens of the tokenizer; rows of the vocabulary beyond them are never generated"""
+    masking: dict[str, float] | None = None
+    """of an encoder, what it was trained with: ``share`` of tokens, and of these ``replaced`` by
+    the mask and by ``random`` tokens"""
 
     vocab_size: int = 50304
     hidden_size: int = 768

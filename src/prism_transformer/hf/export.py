@@ -59,6 +59,7 @@ from prism_transformer.training.run import (
 
 END_OF_TEXT = "<|endoftext|>"
 MASK = "<|mask|>"
+MASKING = ("share", "replaced", "random")
 SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 Form = Literal["prism", "code", "llama"]
@@ -77,6 +78,7 @@ class Exported:
     folder: Path
     head_dims: tuple[int, ...]
     """head width of each layer"""
+    causal: bool = True
 
 
 def to_hf(model: PrismLM, **fields: Any) -> AnyPrism:
@@ -118,7 +120,8 @@ def export(
     check_new(out)
     opened = open_export(source, tokenizer, seed)
     write_hf(opened, out, form)
-    return Exported(out, opened.model.config.native.head_dims)
+    config = opened.model.config.native
+    return Exported(out, config.head_dims, config.attention == "causal")
 
 
 @dataclass(frozen=True)
@@ -169,12 +172,16 @@ def open_run(model: NamedModel, tokenizer: Any | None = None) -> Opened:
     """Read a run as it was at a checkpoint, with its tokenizer and its numbers."""
     assert model.run is not None
     assert model.checkpoint is not None
+    recipe = read_run(model.run)
     if tokenizer is None:
-        recipe = read_run(model.run)
         mask = recipe.model.mask_token if recipe.train.objective == "masked" else None
         tokenizer = to_hf_tokenizer(run_tokenizer(model.run, recipe), recipe.model.seq_len, mask)
     note = _run_note(model.run, model.checkpoint)
-    return open_native(load_model(model.checkpoint), tokenizer, note)
+    opened = open_native(load_model(model.checkpoint), tokenizer, note)
+    if recipe.train.objective == "masked":
+        shares = {name: getattr(recipe.train, f"mask_{name}") for name in MASKING}
+        opened.model.config.masking = shares
+    return opened
 
 
 def open_native(model: PrismLM, tokenizer: Any | None = None, note: str = "") -> Opened:

@@ -194,6 +194,14 @@ def is_masked(config: Any) -> bool:
     )
 
 
+def sees_ahead(source: Source, checkpoint: str | None = None) -> bool:
+    """Whether each position of a model sees those behind it too: known without its weights."""
+    named = named_model(source, checkpoint)
+    if named.run is not None:
+        return read_run(named.run).model.attention == "bidirectional"
+    return is_masked(read_config(named.source).get_text_config())
+
+
 def context_of(model: Any) -> int | None:
     """Tokens that a Hugging Face model, or its config, was made for, where it says so."""
     config = getattr(model, "config", model)

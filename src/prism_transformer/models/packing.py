@@ -28,9 +28,14 @@ def document_positions(tokens: Tensor, end_of_text: int) -> Tensor:
 
 def visible(positions: Tensor, attention: AttentionKind) -> Tensor:
     """Which keys each query may see, (B, 1, T, T): those of its own document."""
-    document = (positions == 0).cumsum(-1)
-    same = document[:, None, :, None] == document[:, None, None, :]
+    same = same_document(positions)[:, None]
     return same.tril() if attention == "causal" else same
+
+
+def same_document(positions: Tensor) -> Tensor:
+    """Which positions (B, T) are of one document, (B, T, T)."""
+    document = (positions == 0).cumsum(-1)
+    return document[:, :, None] == document[:, None, :]
 
 
 def isolated_attention(positions: Tensor, attention: AttentionKind) -> Attend:

@@ -7,14 +7,16 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from prism_transformer.core.table import MINUS, signed
+from prism_transformer.core.table import MINUS, number_of, signed
 from prism_transformer.models.cost import size_text
 from prism_transformer.reporting.views import View
-from prism_transformer.study.compare import digits
-from prism_transformer.study.contrasts import Contrast, against, described
+from prism_transformer.study.compare import ArmContrast, untuned
+from prism_transformer.study.contrast_tables import digits
+from prism_transformer.study.contrasts import Contrast, against, described, once
 from prism_transformer.study.lengths import SCALING, Lengths
 from prism_transformer.study.metrics import NO_SCALING, SECONDS
-from prism_transformer.study.sentences import plainly, sentence
+from prism_transformer.study.peeking import peeks
+from prism_transformer.study.sentences import peeked, plainly, sentence, untuned_said
 
 MOST_SENTENCES = 8
 
@@ -49,7 +51,7 @@ def answer_of(views: Sequence[View], *, live: bool = False) -> Answer:
     if len(rows) == 1 and rows[0].difference is not None:
         main = views[0].main or ""
         said = _begun(plainly(rows[0], main, views[0].baseline))
-        return Answer(question, f"{said}{_asked(views)}{_beyond(views[0])}", doubt, told)
+        return Answer(question, f"{said}{_asked(views, rows[0])}{_beyond(views[0])}", doubt, told)
     return Answer(question, _over_points(views[0], rows), doubt, told)
 
 
@@ -66,18 +68,22 @@ def _rows(views: Sequence[View]) -> list[Contrast]:
     return [view.main_contrast for view in views if view.main_contrast is not None]
 
 
-def _asked(views: Sequence[View]) -> str:
-    """What became of the contrasts that a study names."""
+def _asked(views: Sequence[View], main: Contrast) -> str:
+    """What became of the contrasts that a study names, where the main one was asked.
+
+    At each arm's best rate, in a sweep that found it.
+    """
     view = views[0]
-    if len(views) > 1 or not view.facts.contrasts:
-        return ""
-    known = [each for each in view.contrasts if each.difference is not None]
+    named = {each.name for each in view.facts.contrasts}
+    there = [each for view in views for each in (view.envelope.contrasts if view.envelope else ())]
+    here = [each for each in there if each.values == main.values] or view.contrasts
+    known = [each for each in here if each.name in named and each.weights != main.weights]
     clear = [
         f"{each.name} ({described(each.weights)}: {signed(each.difference.mean)})"
         for each in known
         if each.decided and each.difference is not None
     ]
-    open_ = [each.name for each in known if not each.decided]
+    open_ = [each.name for each in known if not each.decided and each.difference is not None]
     said = [f"Decided too: {', '.join(clear)}."] if clear else []
     said += [f"Undecided: {', '.join(open_)}."] if open_ else []
     return "".join(f" {each}" for each in said)
@@ -140,7 +146,7 @@ def _so_far(views: Sequence[View], rows: Sequence[Contrast]) -> str:
         return said
     gap = known[0]
     size = f"{abs(gap.mean):.{digits(gap)}f} nats {'lower' if gap.mean < 0 else 'higher'}"
-    seeds = f"{gap.n} seed{'s' if gap.n > 1 else ''}"
+    seeds = number_of(gap.n, "seed")
     main, base = views[0].main, views[0].baseline
     at = "".join(f"at {key} = {value} " for key, value in rows[0].values.items())
     return f"{said} So far {main} {at}ends {size} than {base}, in the mean of {seeds}."
@@ -155,10 +161,12 @@ def _doubts(views: Sequence[View], rows: Sequence[Contrast]) -> Iterator[str]:
     known = [row for row in rows if row.difference is not None]
     if known and not any(row.pooled for row in known):
         yield "seeds are too few to tell a difference from noise"
-    if first.one_rate is not None and rows:
-        yield f"one learning rate, {first.one_rate:g}, was used for all arms and tuned for none"
+    if rows and (seen := peeks(first.facts)):
+        yield peeked(seen)
+    if rows and (said := untuned_said(untuned(first.facts))):
+        yield said
     if lost := sum(run.state == "failed" for view in views for run in view.runs):
-        yield f"{lost} run{'s' if lost > 1 else ''} failed"
+        yield f"{number_of(lost, 'run')} failed"
     if first.scale is None:
         yield f"models of {size_text(first.parameters)} parameters say nothing of larger ones"
 
@@ -182,7 +190,7 @@ def _closest(view: View) -> tuple[str, float] | None:
 
 def _begun(text: str) -> str:
     """With a capital, unless it begins with a name."""
-    small = ("its ", "one ", "seeds ", "models ", "undecided", "none ")
+    small = ("its ", "one ", "learning ", "seeds ", "models ", "undecided", "none ")
     return text[0].upper() + text[1:] if text.startswith(small) else text
 
 
@@ -206,13 +214,18 @@ def state(view: View) -> str:
 
 
 def arm_sentences(view: View) -> tuple[str, ...]:
-    """Each arm against the baseline, the main one first; of many arms the main one alone."""
+    """Each arm against the baseline, the main one first; of many arms the main one alone.
+
+    Not what the study asks for under a name: that stands among its contrasts.
+    """
     if view.main is None:
         return ("One arm only: there is nothing to compare it with.",)
     others = [arm for arm in view.others if arm != view.main]
     few = len(others) < MOST_SENTENCES
-    told = [sentence(view.compared[arm]) for arm in (view.main, *(others if few else ()))]
-    told += [] if few else [f"{len(others)} more arms stand in the tables."]
+    rows = [view.compared[arm] for arm in (view.main, *(others if few else ()))]
+    asked: list[Contrast] = [*rows, *view.contrasts]
+    told = [sentence(each) for each in once(asked) if isinstance(each, ArmContrast)]
+    told += [] if few else [f"{number_of(others, 'more arm')} stand in the tables."]
     return tuple(map(minus, told))
 
 
@@ -225,12 +238,11 @@ def contrast_sentences(view: View) -> tuple[str, ...]:
 def best_sentences(view: View) -> tuple[str, ...]:
     """Contrasts of arms at their best rates."""
     found = view.envelope.contrasts if view.envelope else ()
-    return tuple(minus(sentence(each)) for each in found)
+    return tuple(minus(sentence(each)) for each in once(found))
 
 
 def sentences(view: View) -> tuple[str, ...]:
-    """All that the comparison says: arms, contrasts, best against best, remarks on the whole."""
+    """What the comparison says at this point, arms and contrasts, then remarks on the whole."""
     if view.main is None:
         return arm_sentences(view)
-    told = (*arm_sentences(view), *contrast_sentences(view), *best_sentences(view))
-    return (*told, *map(minus, view.remarks))
+    return (*arm_sentences(view), *contrast_sentences(view), *map(minus, view.remarks))

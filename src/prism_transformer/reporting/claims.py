@@ -7,24 +7,35 @@ all others stand beside it, labelled. The words of all claims are in ``claims.to
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from importlib.resources import files
-from itertools import groupby, product
+from itertools import product
+from math import hypot, isnan, nan
 
-import numpy as np
-
-from prism_transformer.core.table import signed
+from prism_transformer.core.table import number_of, signed
 from prism_transformer.models import cost
 from prism_transformer.recipes.files import load_recipe
-from prism_transformer.reporting import layer_rules, rules
-from prism_transformer.reporting.verdicts import Check, Judged, Verdict, below, fact, verdict_of
+from prism_transformer.reporting import curve_rules, layer_rules, rules
+from prism_transformer.reporting.rate_rules import own_rates as at_own_rates
+from prism_transformer.reporting.verdicts import (
+    Check,
+    Estimate,
+    Judged,
+    Verdict,
+    beyond,
+    contrasted,
+    fact,
+    told,
+    verdict_of,
+)
 from prism_transformer.reporting.views import View
-from prism_transformer.schedules.paper import SCALES
-from prism_transformer.study.metrics import FINAL_LOSS
+from prism_transformer.schedule import HeadSchedule
+from prism_transformer.schedules.paper import SCALES, scales
+from prism_transformer.study.contrasts import Lost
+from prism_transformer.study.statistics import power_of
 
 H100 = "8 x H100"
-RATE = "optim.lr"
 
 
 @dataclass(frozen=True)
@@ -112,7 +123,8 @@ def _judge(claim: Claim, views: Sequence[View]) -> Result:
 def _evidence(claim: Claim, view: View, judged: Judged) -> Evidence:
     """A study's word on a claim, and why it cannot decide it, where that is so."""
     scale = view.scale.name if view.scale else ""
-    why_not = "" if judged.whole else "not all arms or tasks of the claim"
+    judged, unsettled = _settled(view, judged, _lost(view, judged), view.main)
+    why_not = unsettled if judged.whole else "not all arms or tasks of the claim"
     if scale not in claim.scales:
         why_not = "another scale"
     elif view.paper_arm(view.baseline) != "baseline":
@@ -123,9 +135,35 @@ def _evidence(claim: Claim, view: View, judged: Judged) -> Evidence:
         why_not = "other hardware"
     elif claim.hardware == H100 and not view.in_papers_precision:
         why_not = "another precision"
-    elif view.facts.looks and view.collected.settled < view.facts.looks.seeds[-1]:
-        why_not = "a look before the last"
     return Evidence(view.name, judged, why_not, scale)
+
+
+def _lost(view: View, judged: Judged) -> list[Lost]:
+    """Runs that failed, of the arms that a judgement is of."""
+    main = (view.main or view.baseline, view.baseline)
+    arms = {arm for check in judged.checks for arm in check.arms or main}
+    return [run for run in view.lost if run.arm in arms]
+
+
+def _settled(
+    view: View, judged: Judged, lost: Sequence[Lost], ours: str | None
+) -> tuple[Judged, str]:
+    """What a study can say with these runs lost, and why it cannot decide as it is now.
+
+    Pairs are of the seeds that survived. So nothing speaks for a claim where a run is lost, and
+    against it only where all of them are of ``ours``, the arm that is then worse than it looks.
+    """
+    looks = view.facts.looks
+    early = looks is not None and view.collected.settled < looks.seeds[-1]
+    if lost:
+        words = ", ".join(f"{run.arm} {run.how} in seed {run.seed}" for run in lost)
+        checks = judged.checks
+        if any(run.arm != ours for run in lost):
+            checks = tuple(replace(check, against=nan) for check in checks)
+        judged = replace(judged, checks=(*checks, Check(f"left out: {words}", False)))
+    if early:
+        return judged, "a look before the last"
+    return judged, "" if not lost or judged.verdict is Verdict.CONTRADICTED else "a run failed"
 
 
 # -- claims that are of no single study ----------------------------------------------------------
@@ -164,7 +202,7 @@ def _same_tensors(view: View) -> Evidence | None:
     same = all(len(each) == 1 for each in hashes.values())
     words = (
         f"initial weights of {len(arms)} arms are "
-        f"{'equal to the last bit' if same else 'not equal'} in {len(hashes)} seeds"
+        f"{'equal to the last bit' if same else 'not equal'} in {number_of(len(hashes), 'seed')}"
     )
     return Evidence(view.name, fact(words, same), why_not="tensors, not FLOPs")
 
@@ -172,52 +210,59 @@ def _same_tensors(view: View) -> Evidence | None:
 def gap_keeps(views: Sequence[View]) -> list[Evidence]:
     """The gain at the large scale is not smaller than at the small one, for each such pair."""
     found = []
-    for small, large in product(*(_of_scale(views, name) for name in ("small", "large"))):
-        gains = [-np.array(_gaps(view)) for view in (small, large)]
-        source, judged = f"{small.name} to {large.name}", Judged((_keeps(*gains),))
-        found.append(Evidence(source, judged, scale="large"))
-        found.append(Evidence(source, Judged((Check("the same", True),)), scale="small"))
+    for pair in product(*(_of_scale(views, name) for name in ("small", "large"))):
+        (small, gain), (large, other) = pair
+        judged, why_not = Judged((_keeps(gain, other),)), ""
+        for view, ours in ((small, None), (large, large.main)):  # what large lost is worse for it
+            judged, unsettled = _settled(view, judged, _lost(view, judged), ours)
+            why_not = why_not or unsettled
+        source = f"{small.name} to {large.name}"
+        found.append(Evidence(source, judged, why_not, "large"))
+        if not why_not:
+            found.append(Evidence(source, Judged((Check("the same", True),)), scale="small"))
     return found
 
 
-def _keeps(small: np.ndarray, large: np.ndarray) -> Check:
+def _keeps(small: Estimate, large: Estimate) -> Check:
     """Whether the gain at large is no smaller than at small by a margin: Welch's t test."""
-    words = f"gain {signed(small.mean())} and {signed(large.mean())}"
-    if min(len(small), len(large)) < 2:
-        return Check(words, False)
-    from scipy import stats  # which takes a second, and few reports have such a pair
-
-    margin = rules.GAP_MARGIN
-    test = stats.ttest_ind(large, small, equal_var=False)
-    span = test.confidence_interval(0.95)
-    error = (span.high - span.low) / 2 / stats.t.ppf(0.975, test.df)
-    against = float(test.pvalue) if large.mean() < small.mean() else 1.0
-    critical = stats.t.ppf(0.975, test.df)
-    power = float(stats.nct.sf(critical, test.df, margin / error)) if error > 0 else 1.0
-    words += (
-        f"; large less small 95 % {signed(span.low)} to {signed(span.high)} (Welch; power "
-        f"{power:.2f} for equal ones within {margin:g})"
+    less, margin = _welch(large, small), rules.GAP_MARGIN
+    power = power_of(margin, less.expected, less.freedom)
+    able = "" if isnan(power) else f"; power {power:.2f} for equal ones within {margin:g}"
+    words = (
+        f"gain {signed(small.mean)} and {signed(large.mean)}; large less small "
+        f"{told(less, rules.NATS, able=able)}"
     )
     # Wholly between the margin and 0, the gain does narrow.
-    return Check(words, span.high >= 0 and span.low > -margin, against, power)
+    supports = all(each.high >= 0 and each.low > -margin for each in less.each)
+    return Check(words, supports, beyond(less.negative, 0.0), power)
 
 
-def _of_scale(views: Sequence[View], name: str) -> list[View]:
-    """Studies of the paper's two arms at one scale that have a pair of runs."""
-    return [
-        view
-        for view in views
-        if view.scale is not None
-        and view.scale.name == name
-        and view.paper_arm(view.baseline) == "baseline"
-        and view.paper_arm(view.main or view.baseline) == "prism"
-        and _gaps(view)
-    ]
+def _welch(first: Estimate, second: Estimate) -> Estimate:
+    """The difference of two means of other runs, whose spreads differ."""
+    error, freedom = hypot(first.error, second.error), nan
+    if error > 0:
+        freedom = error**4 / sum(one.error**4 / one.freedom for one in (first, second))
+    both = [one.pooled or one for one in (first, second)]
+    return Estimate(
+        first.mean - second.mean,
+        error,
+        freedom,
+        min(first.pairs, second.pairs),
+        pooled=_welch(*both) if first.pooled or second.pooled else None,
+        noise=hypot(first.expected, second.expected),
+    )
 
 
-def _gaps(view: View) -> tuple[float, ...]:
-    test = view.main_contrast.difference if view.main_contrast else None
-    return test.differences if test else ()
+def _of_scale(views: Sequence[View], name: str) -> list[tuple[View, Estimate]]:
+    """Studies of the paper's two arms at one scale that have a pair of runs, and their gain."""
+    found = []
+    for view in views:
+        main = view.main or view.baseline
+        papers = (view.paper_arm(view.baseline), view.paper_arm(main)) == ("baseline", "prism")
+        if view.scale is not None and view.scale.name == name and papers:
+            gain = contrasted(view.losses, {view.baseline: 1.0, main: -1.0})
+            found += [(view, gain)] if gain is not None else []
+    return found
 
 
 def shared_keys(views: Sequence[View]) -> list[Evidence]:
@@ -233,7 +278,9 @@ def shared_keys(views: Sequence[View]) -> list[Evidence]:
         alike = recipe.model.model_copy(update={"queries_per_kv": 1}) == small.model
         alike = alike and (recipe.train.tokens, recipe.train.batch_tokens) == budget
         heads = view.schedule(view.main or view.baseline).heads
-        why_not = "" if alike and not view.swept else "another scale"
+        judged, why_not = _settled(view, judged, _lost(view, judged), view.main)
+        if not alike or view.swept:
+            why_not = "another scale"
         if not heads[0] < heads[-1] == view.h_base:
             why_not = "no progressive schedule"
         found.append(Evidence(view.name, judged, why_not, "small"))
@@ -241,48 +288,30 @@ def shared_keys(views: Sequence[View]) -> list[Evidence]:
 
 
 def own_rates(views: Sequence[View]) -> list[Evidence]:
-    """The main arm against every uniform arm, each at the learning rate that it ends lowest with.
-
-    From the points of a sweep of learning rates, or arms that were given their own.
-    """
+    """The main arm against every uniform arm, each at its own learning rate."""
     found = []
-    for _, group in groupby(views, key=lambda view: id(view.collected)):
-        points = list(group)
-        rates = [view for view in points if set(view.swept) == {RATE}]
-        view = points[0]
-        tuned = all(set(view.changes(arm)) == {RATE} for arm in view.arms)
-        if view.main is None or (len(rates) < 2 and not tuned):
+    for view in views:
+        known = at_own_rates(view)
+        if known is None:
             continue
-        tested = list(_at_their_best(rates if len(rates) > 1 else points))
-        if not tested:
-            continue
+        judged, unsettled = _settled(view, known.judged, known.lost, view.main)
         scale = view.facts.scale or ""
-        why_not = "" if scale == "small" else "another scale"
-        if any(at_edge for _, at_edge in tested):
-            why_not = why_not or "a best rate is at the edge of the grid"
-        judged = Judged(tuple(check for check, _ in tested))
+        why_not = known.why_not or _not_the_papers(view) or unsettled
+        if scale != "small":
+            why_not = "another scale"
         found.append(Evidence(view.facts.name, judged, why_not, scale))
     return found
 
 
-def _at_their_best(points: Sequence[View]) -> Iterator[tuple[Check, bool]]:
-    """The main arm less each uniform one, seed by seed, and whether a best rate is an edge."""
-    view = points[0]
-    best = {}
-    for arm in view.arms:
-        losses = [point.scalar(FINAL_LOSS)[arm] for point in points]
-        means = [float(each.mean()) if each.notna().all() else np.inf for each in losses]
-        place = int(np.argmin(means))
-        if np.isfinite(means[place]):
-            best[arm] = (place, losses[place])
-    for arm in (arm for arm in view.arms if arm != view.main and rules.uniform(view, arm)):
-        if arm not in best or view.main not in best:
-            continue
-        ends = {best[each][0] for each in (arm, view.main)} & {0, len(points) - 1}
-        rates = [points[best[each][0]].rate(each) for each in (view.main, arm)]
-        who = f"{view.main} at {rates[0]:g} minus {arm} at {rates[1]:g}"
-        found = (best[view.main][1] - best[arm][1]).dropna()
-        yield below(found, who, rules.NATS, view.facts.effect), len(points) > 1 and bool(ends)
+def _not_the_papers(view: View) -> str:
+    """Whether its two arms have other heads than the paper's, at any learning rate."""
+    scale = scales().get(view.facts.scale or "")
+    if scale is None:
+        return "another scale"
+    if view.schedule(view.baseline) != HeadSchedule.uniform(scale.h_base, scale.n_layers):
+        return "another baseline"
+    same = view.schedule(view.main or view.baseline) == scale.schedule
+    return "" if same else "no arm has the paper's schedule"
 
 
 # How one study is judged, and how all of them together, by the key of the claim.
@@ -300,13 +329,13 @@ JUDGES: dict[str, Callable[[View], Judged | None]] = {
     "middle-global": layer_rules.middle_global,
     "late-equal": layer_rules.late_equal,
     "boundary": layer_rules.turns_at_boundary,
-    "persists": rules.gap_persists,
-    "earlier": rules.earlier,
+    "persists": curve_rules.gap_persists,
+    "earlier": curve_rules.earlier,
     "downstream": rules.no_worse,
     "blimp": rules.blimp_no_worse,
     "wikitext": rules.lower_perplexity,
-    "plateau": rules.widens_then_stays,
-    "spread": rules.spread_contracts,
+    "plateau": curve_rules.widens_then_stays,
+    "spread": curve_rules.spread_contracts,
     "three-heads": rules.share_of_best,
     "half": rules.half_at_base,
     "grid": rules.best_of_family,

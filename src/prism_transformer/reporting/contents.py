@@ -18,11 +18,12 @@ from prism_transformer.reporting import (
     evaluation,
     layers,
     milestones,
+    paths,
     rates,
     schedules,
     training,
 )
-from prism_transformer.reporting.answers import Answer, answer_of, sentences, state
+from prism_transformer.reporting.answers import Answer, answer_of, best_sentences, sentences, state
 from prism_transformer.reporting.audit import Statement, audit
 from prism_transformer.reporting.claims import Result, judge_claims
 from prism_transformer.reporting.exhibits import Drawing
@@ -33,13 +34,14 @@ Draw = Callable[[View, Tones], Drawing | None]
 # In reading order: what every report has of all studies together, and of each study.
 TABLES = (
     training.results, contrasts.differences, contrasts.contrasts, rates.rates, layers.effects,
-    layers.held_out, schedules.ablation, evaluation.benchmarks, evaluation.benchmark_differences,
-    context.rises, context.retrieval, milestones.milestones, evaluation.inference,
+    layers.beyond, paths.paths, schedules.ablation, evaluation.benchmarks,
+    evaluation.benchmark_differences, context.rises, context.retrieval, milestones.milestones,
+    evaluation.inference,
     schedules.configurations, schedules.schedules, training.mixtures, training.runs,
 )  # fmt: skip
 CONTRASTED: tuple[Draw, ...] = (
     contrasts.difference_figure, contrasts.leading_figure, training.gap_figure,
-    contrasts.contrast_figure, rates.rate_figure, layers.layer_figure,
+    contrasts.contrast_figure, rates.rate_figure, layers.layer_figure, paths.path_figure,
 )  # fmt: skip
 MEASURED: tuple[Draw, ...] = (
     training.loss_curves, evaluation.attention_figure, evaluation.benchmark_figure,
@@ -64,6 +66,8 @@ class StudySection:
     sentences: tuple[str, ...]
     contrasted: tuple[Drawing, ...]
     measured: tuple[Drawing, ...]
+    best: tuple[str, ...] = ()
+    """on arms at their best learning rates, which are of no point of the sweep"""
 
     @property
     def drawings(self) -> tuple[Drawing, ...]:
@@ -72,8 +76,13 @@ class StudySection:
     @property
     def remarks(self) -> tuple[str, ...]:
         """Sentences on the study as a whole, which nobody should have to unfold."""
-        n = len(self.view.remarks) if self.view.main else 0
-        return self.sentences[len(self.sentences) - n :]
+        return self.sentences[len(self.own) :]
+
+    @property
+    def own(self) -> tuple[str, ...]:
+        """Sentences on this point alone."""
+        n = len(self.view.remarks) if self.view.main and self.sentences else 0
+        return self.sentences[: len(self.sentences) - n]
 
 
 @dataclass(frozen=True)
@@ -190,4 +199,5 @@ def _section(view: View, tones: Tones, live: bool) -> StudySection:
             if (made := draw(view, tones))
         ),
         tuple(made for draw in measured if (made := draw(view, tones))),
+        () if live else best_sentences(view),
     )

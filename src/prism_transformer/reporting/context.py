@@ -16,14 +16,15 @@ from prism_transformer.reporting.views import View
 from prism_transformer.study import metrics
 from prism_transformer.study.contrasts import described
 from prism_transformer.study.lengths import SCALING, Lengths
-from prism_transformer.study.metrics import NO_SCALING
 from prism_transformer.study.sentences import sentence
 
 LONGER = "a study with `times` in [loss]"
 RISES = (
-    Column("pairs"), Column("difference", NATS, 4, sign=True), Column("95 % interval", NATS, 4),
-    Column("pooled 95 % interval", NATS, 4), Column("p", places=3),
-    Column("adjusted p", places=3), Column("pooled p", places=3), *words("verdict"),
+    Column("pairs"), Column("difference", NATS, 4, sign=True),
+    Column("95 % interval", NATS, 4, sign=True), Column("pooled difference", NATS, 4, sign=True),
+    Column("pooled 95 % interval", NATS, 4, sign=True), Column("flip p", places=3),
+    Column("flip p, max-T", places=3), Column("pooled p, Holm", places=3),
+    *words("decided by", "verdict"),
 )  # fmt: skip
 RETRIEVE = "prism eval RUN --tasks passkey,needle, then prism study collect"
 
@@ -38,7 +39,7 @@ def rises(views: Sequence[View]) -> Table:
     note = (
         "The rise is a run's loss in sequences of that length less its own at the training "
         "context, on the same text; below 0 is better for the arm named first. All scalings are "
-        "one family: adjusted p by joint sign flips, pooled p by the error of all arms after Holm."
+        "one family: max-T over joint sign flips, pooled p by the error of all arms after Holm."
     )
     return make_table(
         "rises", "Rise of the loss beyond the training context", columns, rows,
@@ -78,9 +79,7 @@ def length_figure(view: View, tones: Tones) -> Drawing | None:
         f"{view.key}-lengths", "Loss beyond the training context", columns, rows, [view],
         note=note, fill=LONGER,
     )  # fmt: skip
-    shown = dict.fromkeys((NO_SCALING, found.best))
-    told = [each for each in found.contrasts if each.values[SCALING] in shown]
-    says = (rises_said(found), *map(minus, map(sentence, told)))
+    says = (rises_said(found), *map(minus, map(sentence, found.told)))
     draw = partial(by_length, panel=SCALING, x="length", y="loss", tones=tones)
     return drawing(table, draw, "Mean loss at the longest length", says=says)
 

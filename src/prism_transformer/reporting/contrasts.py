@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from prism_transformer.core.table import Column, Row, Table, Value, signed, words
@@ -13,24 +13,28 @@ from prism_transformer.reporting.answers import arm_sentences, contrast_sentence
 from prism_transformer.reporting.exhibits import NATS, STUDY, Drawing, drawing, interval, make_table
 from prism_transformer.reporting.views import View
 from prism_transformer.study.best_rates import AT_BEST
-from prism_transformer.study.contrasts import Contrast, described
+from prism_transformer.study.contrasts import Contrast, described, once
+from prism_transformer.study.lengths import SCALING
+from prism_transformer.study.metrics import NO_SCALING
 
 NOTE = (
     "t interval of the mean of the pairs; pooled: by the error of all arms of a study, as of a "
-    "randomised block design, with its degrees of freedom; least detectable: the true difference "
-    "found in four of five such studies, by the pooled error; p: exact sign flips, two-sided; "
-    "adjusted: step-down max-T over joint flips, for all differences and contrasts of the study; "
-    "pooled p: t test by the pooled error, after Holm, which decides where so few seeds have no "
-    "sign-flip p that could."
+    "randomised block design, with its degrees of freedom; where runs are missing, the pooled "
+    "difference is adjusted for them; least detectable: the true difference found in four of five "
+    "such studies, by the pooled error; flip p: exact sign flips, two-sided; max-T: the same "
+    "adjusted, step-down over joint flips, for all differences and contrasts of the study; pooled "
+    "p: t test by the pooled error; Holm: adjusted for the same ones. Flips decide, or the pooled "
+    "error where so few seeds have no flip p that could; one seed decides nothing."
 )
 NO_PAPERS: Mapping[str, float | None] = MappingProxyType({})
 MOST_ROWS = 8  # that a figure at the top of a page has room for
 BEARS = [
-    Column("pairs"), Column("difference", NATS, 4, sign=True), Column("95 % interval", NATS, 4),
-    Column("pooled 95 % interval", NATS, 4), Column("degrees of freedom"),
-    Column("s.d. of pairs", NATS, 4), Column("least detectable", NATS, 4), Column("p"),
-    Column("adjusted p"), Column("p, Holm"), Column("pooled p"), Column("least possible p"),
-    *words("verdict"),
+    Column("pairs"), Column("difference", NATS, 4, sign=True),
+    Column("95 % interval", NATS, 4, sign=True), Column("pooled difference", NATS, 4, sign=True),
+    Column("pooled 95 % interval", NATS, 4, sign=True), Column("degrees of freedom"),
+    Column("s.d. of pairs", NATS, 4), Column("least detectable", NATS, 4), Column("flip p"),
+    Column("flip p, max-T"), Column("flip p, Holm"), Column("least flip p"), Column("pooled p"),
+    Column("pooled p, Holm"), *words("decided by", "verdict"),
 ]  # fmt: skip
 
 
@@ -64,7 +68,7 @@ def contrasts(views: Sequence[View]) -> Table:
         {"study": view.facts.name, "contrast": f"{each.name}, {AT_BEST} rate",
          "what": described(each.weights), **found}
         for view in views
-        for each in (view.envelope.contrasts if view.envelope else ())
+        for each in (once(view.envelope.contrasts) if view.envelope else ())
         if (found := cells(each))
     ]  # fmt: skip
     note = f"Validation loss, weighted by arm, within seeds. {NOTE}"
@@ -77,7 +81,8 @@ def contrasts(views: Sequence[View]) -> Table:
 def overview(studies: Sequence[Sequence[View]]) -> Table:
     """What each study asked, a row for each contrast: all that a README has room for.
 
-    Of a sweep over learning rates these are arms at their best ones.
+    Of a sweep over learning rates these are arms at their best ones; of a study that reads its
+    runs in longer sequences also how their loss rises at the longest, plain and scaled best.
     """
     shown = ("difference", "95 % interval", "pairs", "verdict")
     columns = (*words("study", "contrast"), *(each for each in BEARS if each.key in shown))
@@ -87,15 +92,27 @@ def overview(studies: Sequence[Sequence[View]]) -> Table:
             asked = first.envelope.contrasts
         else:
             asked = tuple(filter(None, [first.main_contrast, *first.contrasts]))
-        # A study may name what is compared anyway.
-        distinct = {tuple(sorted(each.weights.items())): each for each in reversed(asked)}
         rows += [
             {"study": first.facts.name, "contrast": described(each.weights)}
             | {key: found[key] for key in shown}
-            for each in reversed(distinct.values())
+            for each in once(asked)
             if (found := cells(each))
         ]
+        rows += [{"study": first.facts.name, **row} for row in _rises(first, shown)]
     return Table("overview", columns, tuple(rows))
+
+
+def _rises(view: View, shown: Sequence[str]) -> Iterator[Row]:
+    """Contrasts of the rise at the longest length, positions as they are and scaled best."""
+    found = view.lengths
+    if found is None:
+        return
+    for each in found.contrasts:
+        scaling = str(each.values[SCALING])
+        if scaling in (NO_SCALING, found.best) and (told := cells(each)):
+            how = "" if scaling == NO_SCALING else f", {scaling}"
+            name = f"{described(each.weights)}: rise at {found.longest} tokens{how}"
+            yield {"contrast": name} | {key: told[key] for key in shown}
 
 
 def cells(contrast: Contrast) -> dict[str, Value]:
@@ -105,12 +122,14 @@ def cells(contrast: Contrast) -> dict[str, Value]:
         return {}
     return {
         "pairs": test.n, "difference": test.mean, "95 % interval": interval(test),
+        "pooled difference": pooled.mean if pooled else None,
         "pooled 95 % interval": interval(pooled),
         "degrees of freedom": pooled.freedom if pooled else None, "s.d. of pairs": test.sd,
-        "least detectable": pooled.detectable if pooled else test.detectable, "p": test.p,
-        "adjusted p": contrast.adjusted_p, "p, Holm": contrast.holm_p,
-        "pooled p": pooled.adjusted_p if pooled else None, "least possible p": test.p_floor,
-        "verdict": ("lower" if test.mean < 0 else "higher") if contrast.decided else "undecided",
+        "least detectable": pooled.detectable if pooled else test.detectable, "flip p": test.p,
+        "flip p, max-T": contrast.adjusted_p, "flip p, Holm": contrast.holm_p,
+        "least flip p": test.p_floor, "pooled p": pooled.p if pooled else None,
+        "pooled p, Holm": pooled.adjusted_p if pooled else None,
+        "decided by": contrast.decided_by, "verdict": contrast.verdict,
         "seed by seed": ", ".join(map(signed, test.differences)),
     }  # fmt: skip
 
@@ -197,7 +216,7 @@ def _by_seed(
     seeds = [f"seed {seed}" for seed in view.facts.seeds]
     columns = [
         *words("arm"), Column("pairs"), Column("difference", NATS, 4, sign=True, name=name),
-        Column("95 % interval", NATS, 4), Column("paper's", NATS, 4, sign=True),
+        Column("95 % interval", NATS, 4, sign=True), Column("paper's", NATS, 4, sign=True),
         *(Column(seed, NATS, 4, sign=True) for seed in seeds),
     ]  # fmt: skip
     rows: list[Row] = []

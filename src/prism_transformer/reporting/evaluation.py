@@ -104,12 +104,13 @@ def benchmark_differences(views: Sequence[View]) -> Table:
     """Arms minus baseline on each benchmark: over seeds, and item by item."""
     columns = [
         *words("study", "arm", "task", "metric"), Column("pairs"),
-        Column("difference", places=2, sign=True), Column("95 % interval over seeds", places=2),
+        Column("difference", places=2, sign=True),
+        Column("95 % interval over seeds", places=2, sign=True),
         Column("least detectable", places=2), Column("items"),
-        Column("95 % interval over items", places=2), Column("p over items", places=3),
-        Column("clusters"), Column("95 % interval over clusters", places=2),
+        Column("95 % interval over items", places=2, sign=True), Column("p over items", places=3),
+        Column("clusters"), Column("95 % interval over clusters", places=2, sign=True),
         Column("p over clusters", places=3),
-        Column("95 % interval over clusters and seeds", places=2),
+        Column("95 % interval over clusters and seeds", places=2, sign=True),
         Column("p over clusters and seeds", places=3), Column("adjusted p", places=3),
         Column("paper's difference", places=1, sign=True),
     ]  # fmt: skip
@@ -213,9 +214,11 @@ def attention_figure(view: View, tones: Tones) -> Drawing:
         for arm, wide in (found.items() if known else ())
         for layer, own, other in zip(wide.index, spreads(wide), base, strict=False)
     ]  # fmt: skip
+    causal = view.recipe.model.attention == "causal"
+    queries = "Queries of the last half of the context" if causal else "All queries of the context"
     note = (
-        "Queries of the last half of the context. Bands one s.d. over seeds, propagated on the "
-        f"right, as in the paper; {seeds_note(view, found)}. All arms are in the data."
+        f"{queries}. Bands one s.d. over seeds, propagated on the right, "
+        f"as in the paper; {seeds_note(view, found)}. All arms are in the data."
     )
     table = make_table(
         f"{view.key}-attention", "Attention distance by layer", columns, rows, [view], note=note,
@@ -279,7 +282,7 @@ def inference(views: Sequence[View]) -> Table:
     for kind in INFERENCE:
         columns += [
             Column(kind, "tokens/s", 0), Column(f"{kind}, change", "%", 1, sign=True),
-            Column(f"{kind}, 95 % interval", "%", 1, name="95 % interval"),
+            Column(f"{kind}, 95 % interval", "%", 1, sign=True, name="95 % interval"),
         ]  # fmt: skip
     rows: list[Row] = []
     for view in views:

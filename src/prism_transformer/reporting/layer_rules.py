@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import wraps
 
 import numpy as np
 
+from prism_transformer.core.table import number_of
 from prism_transformer.reporting.verdicts import Check, Judged, above, below, equal
 from prism_transformer.reporting.views import View
 from prism_transformer.study.metrics import attention
+from prism_transformer.study.statistics import sign_test
 
 DISTANCE_MARGIN = 0.05  # of the baseline's attention distance
 BOUNDARY_MARGIN = 1.0  # layers
@@ -74,17 +77,18 @@ def turns_at_boundary(gaps: np.ndarray, base: np.ndarray, n_ramp: int) -> Judged
     # farther ones behind it, and there is one.
     sums = gaps.cumsum(axis=1)
     turned = (sums.min(axis=1) < 0) & (sums.argmin(axis=1) < gaps.shape[1] - 1)
+    p = sign_test(int((~turned).sum()), len(gaps))
+    n = int(turned.sum())
+    verb = "turns" if n == 1 else "turn"
+    words = f"{n} of {number_of(gaps, 'seed')} {verb} from nearer to farther"
     if not turned.any():
-        words = f"no seed of {len(gaps)} turns from nearer to farther"
-        return Judged((Check(words, False, against=0.0 if len(gaps) > 1 else 1.0),))
+        return Judged((Check(f"{words} (sign test p {p:.2g})", False, p),))
     off = sums.argmin(axis=1)[turned] + 0.5 - boundary
     crossings = np.mean((gaps[:, 1:] * gaps[:, :-1] < 0).sum(axis=1))
     where = equal(off, BOUNDARY_MARGIN, "they turn", "layers from there", 1, grain=1.0)
-    words = (
-        f"the ramp completes at {boundary:g}; {turned.sum()} of {len(gaps)} seeds turn; "
-        f"{where.words}; {crossings:.1f} changes of sign a seed"
-    )
-    turn = Check(words, where.supports and bool(turned.all()), where.against, where.power)
+    told = f"{where.words}; {crossings:.1f} changes of sign a seed"
     peaks = gaps.argmax(axis=1) - n_ramp
     peak = equal(peaks, BOUNDARY_MARGIN, "they peak", f"layers from layer {n_ramp}", 1, grain=1.0)
-    return Judged((turn, peak))
+    # Of seeds that do not turn nobody knows where, and so neither what such a study could show.
+    turn = Check(f"the ramp completes at {boundary:g}; {words}", bool(turned.all()), p)
+    return Judged((turn, replace(where, words=told), peak))

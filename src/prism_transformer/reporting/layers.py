@@ -29,9 +29,10 @@ WORTH = (
     "Intervals are by the noise of runs about their arm and seed."
 )
 SUM = (
-    "Predicted: the sum of the layers' effects, without the schedule's own runs; a head count "
-    "between the two of the design stands between them, on a scale of log heads. The residual, "
-    "with its 95 % interval, is what the schedule is worth beyond its layers."
+    "Predicted: the sum of the layers' effects, to which only the runs of the design contribute; a "
+    "head count between its two stands between them, on a scale of log heads. The residual, with "
+    'its 95 % interval, is what a schedule, or a contrast, is worth beyond its layers; "all less '
+    'none" is the schedule with every layer wide less that with none.'
 )
 
 
@@ -42,11 +43,11 @@ def effects(views: Sequence[View]) -> Table:
     return _joined("layer-effects", title, made, NOTHING.table, views, WORTH)
 
 
-def held_out(views: Sequence[View]) -> Table:
-    """Schedules that took no part in the fit, with what is left of them."""
-    made = {view.name: view.layers.held_out_table for view in views if view.layers}
+def beyond(views: Sequence[View]) -> Table:
+    """Schedules and contrasts, with what is left of them beyond their layers."""
+    made = {view.name: view.layers.beyond_table for view in views if view.layers}
     title = "Schedules held against the sum of their layers"
-    return _joined("held-out", title, made, NOTHING.held_out_table, views, SUM)
+    return _joined("beyond-layers", title, made, NOTHING.beyond_table, views, SUM)
 
 
 def _joined(
@@ -62,13 +63,13 @@ def _joined(
 
 
 def layer_figure(view: View, tones: Tones) -> Drawing | None:
-    """The effect of each layer with its interval, then what is left of schedules held out."""
+    """The effect of each layer with its interval, then what is left of schedules beyond them."""
     found = view.layers
     if found is None:
         return None
     columns = [
         *words("arm"), Column("effect", NATS, 4, sign=True, name="loss, wide less narrow"),
-        Column("95 % interval", NATS, 4), Column("paper's", NATS, 4, sign=True),
+        Column("95 % interval", NATS, 4, sign=True), Column("paper's", NATS, 4, sign=True),
     ]  # fmt: skip
     rows: list[Row] = [
         {"arm": f"layer {layer}", "effect": each.mean, "paper's": None,
@@ -78,7 +79,7 @@ def layer_figure(view: View, tones: Tones) -> Drawing | None:
     rows += [
         {"arm": f"{arm}, residual", "effect": each.residual, "paper's": None,
          "95 % interval": interval(each)}
-        for arm, each in found.held_out.items()
+        for arm, each in found.beyond.items()
     ]  # fmt: skip
     table = make_table(
         f"{view.key}-layers", "What a wide head is worth in each layer", columns, rows, [view],
@@ -86,7 +87,7 @@ def layer_figure(view: View, tones: Tones) -> Drawing | None:
     )  # fmt: skip
     main = tones.get(view.main or "", REST)
     own = {str(row["arm"]): main for row in rows}
-    own |= {f"{arm}, residual": tones.get(arm, REST) for arm in found.held_out}
+    own |= {f"{arm}, residual": tones.get(arm, REST) for arm in found.beyond}
     says = [minus(layers_said(found))]
     return drawing(
         table, lambda t: intervals(t, "effect", "95 % interval", "paper's", own), says=says
@@ -107,11 +108,11 @@ def _held(found: LayerEffects) -> str:
     said = (
         f"{arm} is predicted at {each.predicted:.4f} and ended at {each.observed:.4f} "
         f"({signed(each.residual)}, p {each.p:.2g})"
-        for arm, each in found.held_out.items()
+        for arm, each in found.beyond.items()
     )
     told = "; ".join(said)
     return (
-        f" Below the layers, what is left of schedules that took no part in the fit: {told}."
+        f" Below the layers, what is left of schedules beyond the sum of theirs: {told}."
         if told
         else ""
     )

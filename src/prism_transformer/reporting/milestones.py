@@ -22,7 +22,7 @@ def milestones(views: Sequence[View]) -> Table:
     columns = [
         *words("study", "arm"), Column("training", "%", 0), Column("tokens"), *words("what"),
         Column("pairs"), Column("value", places=4), Column("difference", places=4, sign=True),
-        Column("95 % interval", places=4),
+        Column("95 % interval", places=4, sign=True),
     ]  # fmt: skip
     rows = [row for view in views for share in shares(view) for row in _rows(view, share)]
     note = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.resources import files
@@ -23,13 +23,15 @@ from prism_transformer.reporting.exhibits import Drawing
 from prism_transformer.reporting.latex import to_latex
 from prism_transformer.reporting.verdicts import Verdict
 from prism_transformer.reporting.views import View
+from prism_transformer.study.best_rates import AT_BEST
+from prism_transformer.study.collected import LEARNING_RATE
 
 NAMES = {
     "supported": "measured, and so",
     "contradicted": "measured, and not so",
     "within noise": "measured, and too close to tell; a study of this size would have shown it",
     "could not be seen": "measured, but a study of this size would rather have missed it",
-    "not measured": "no study of its scale and hardware yet",
+    "not measured": "no study of its scale and hardware decides it yet",
 }
 
 
@@ -192,16 +194,34 @@ def _study(study: StudyPart, figures: str) -> Iterator[str]:
     for drawing in study.front:
         yield from _figure(drawing, figures)
     shown = {each.key for each in study.front}
+    whole = [*study.sections[0].remarks, *([facts.note] if facts.note else [])]
+    if len(study.sections) > 1:
+        yield from _of_all_points(study, whole)
+        whole = []
     for section in study.sections:
         if section.view.swept:
             yield f"### {markdown_text(section.view.name)}"
-        lines = [f"{section.state}, on {section.hardware}.", *section.sentences]
-        lines += [facts.note] if facts.note and section is study.sections[0] else []
-        yield "\n".join(f"- {markdown_text(line)}" for line in lines)
+        yield _listed([f"{section.state}, on {section.hardware}.", *section.own, *whole])
         for drawing in section.drawings:
             if drawing.key not in shown:
                 yield from _figure(drawing, figures)
     yield f"Made by {markdown_code(facts.command)}."
+
+
+def _of_all_points(study: StudyPart, whole: Sequence[str]) -> Iterator[str]:
+    """What is of no point of a sweep: remarks, and arms at their best learning rates."""
+    if whole:
+        yield _listed(whole)
+    for section in study.sections:
+        if section.best:
+            rest = {key: value for key, value in section.view.swept.items() if key != LEARNING_RATE}
+            names = [study.view.facts.name, *(f"{key}={value}" for key, value in rest.items())]
+            yield f"### {markdown_text(', '.join([*names, f'{AT_BEST} learning rate']))}"
+            yield _listed(section.best)
+
+
+def _listed(lines: Iterable[str]) -> str:
+    return "\n".join(f"- {markdown_text(line)}" for line in lines)
 
 
 def _figure(drawing: Drawing, figures: str) -> Iterator[str]:

@@ -23,7 +23,8 @@ DRAWN = (
 )
 NOTE = (
     "The best rate is the lowest point of a parabola in the logarithm of the rate, through the "
-    "lowest mean and its two neighbours; its 95 % interval is Fieller's, by the noise of all arms. "
+    "lowest mean and its two neighbours; its 95 % interval, by the noise of all arms, also has the "
+    "lowest points of cubics through one rate more. "
     "An end of the rates is never taken for the best."
 )
 

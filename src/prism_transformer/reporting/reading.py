@@ -59,7 +59,6 @@ def views_of(studies: Sequence[Collected]) -> list[View]:
                 remarks=tuple(remarks(comparison)),
                 envelope=_envelope(comparison, point),
                 layers=comparison.layers[point],
-                one_rate=comparison.one_rate,
             ))  # fmt: skip
     return views
 

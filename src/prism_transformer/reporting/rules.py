@@ -1,4 +1,4 @@
-"""The rule of each claim that one study can be asked about: loss, training, speed, benchmarks.
+"""The rule of each claim that one study can be asked about: loss at the end, speed, benchmarks.
 
 Each takes a view and gives what its numbers say, or nothing where it has none. Effects that a rule
 wants to be able to see are the paper's own where it prints one.
@@ -6,21 +6,20 @@ wants to be able to see are the paper's own where it prints one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import atanh, log, log1p, sqrt
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import isnan, log, log1p, nan
 
 import numpy as np
-from scipy import special
 
 from prism_transformer.core.table import signed
 from prism_transformer.reporting.verdicts import (
     Check,
     Judged,
     below,
-    beyond,
+    contrasted,
     equal,
     not_below,
-    paired,
     span,
     together,
 )
@@ -30,14 +29,13 @@ from prism_transformer.schedules import paper
 from prism_transformer.schedules.design import reverse
 from prism_transformer.schedules.hardware import FLASH_LIMIT
 from prism_transformer.study.compare import PARITY_MARGIN
-from prism_transformer.study.metrics import FINAL_LOSS, VAL_LOSS
-from prism_transformer.study.statistics import ALPHA, Ratio, margin_power, power_of
+from prism_transformer.study.metrics import ITEMS, eval_score
+from prism_transformer.study.statistics import Ratio
 
 TASKS = ("piqa", "hellaswag", "arc_easy", "winogrande")  # those that the paper's abstract names
 BLIMP, WIKITEXT = "blimp", "wikitext"
 TASK_MARGIN = 1.0  # accuracy points
 GAP_MARGIN = 0.002  # nats per token
-EARLIER = 5.0  # percent of the tokens: the paper says "consistently earlier", and no number
 LEVEL = ("config-1", "config-2", "config-3", "config-4", "config-6")  # 0.0 % in Table 5
 NATS = "nats/token"
 
@@ -57,10 +55,20 @@ def _with_heads(view: View, schedule: HeadSchedule) -> list[str]:
 
 
 def less(view: View, first: str, second: str, effect: float | None = None) -> list[Check]:
-    """Whether one arm ends lower than another, where a seed has both."""
-    found = view.pairs(FINAL_LOSS, first, second)
-    stated = view.facts.effect if effect is None else effect
-    return [below(found, f"{first} minus {second}", NATS, stated)] if len(found) else []
+    """Whether one arm ends lower than another, where a seed has both or a run of theirs failed."""
+    return lower(view, {first: 1.0, second: -1.0}, f"{first} minus {second}", effect)
+
+
+def lower(
+    view: View, weights: Mapping[str, float], who: str, effect: float | None = None
+) -> list[Check]:
+    """Whether a weighted difference of final losses is below 0."""
+    found = contrasted(view.losses, weights)
+    if found is not None:
+        stated = view.facts.effect if effect is None else effect
+        return [replace(below(found, who, NATS, stated), arms=tuple(weights))]
+    failed = any(run.arm in weights for run in view.lost)
+    return [Check(f"{who}: no pair", False, arms=tuple(weights))] if failed else []
 
 
 def _ordered(view: View, pairs: Sequence[tuple[str, str]]) -> Judged | None:
@@ -86,8 +94,8 @@ def lower_loss(view: View) -> Judged | None:
     """The main arm ends below the baseline."""
     if view.main is None:
         return None
-    found = view.pairs(FINAL_LOSS, view.main, view.baseline)
-    return together([below(found, view.main, NATS, stated_gap(view))] if len(found) else [])
+    weights = {view.main: 1.0, view.baseline: -1.0}
+    return together(lower(view, weights, view.main, stated_gap(view)))
 
 
 def wider_start(view: View) -> Judged | None:
@@ -104,19 +112,16 @@ def share_of_best(view: View) -> Judged | None:
     """A start of three heads keeps more than 95 % of what two heads gain."""
     names = ("small", "config-7")
     arms = arms_of(view, names)
-    losses = view.scalar(FINAL_LOSS)[[view.baseline, *arms]].dropna() if arms else None
-    if arms is None or losses is None or losses.empty:
+    if arms is None:
         return None
-    ours, best = (paper.ablation()[name].gain or 0.0 for name in names)
-    gain, best_gain = (losses[view.baseline] - losses[arm] for arm in arms)
-    share = paper.text().share_of_best_gain
-    clear = below(-best_gain, f"{arms[1]} minus {view.baseline}", NATS, best)
-    kept = below(
-        share * best_gain - gain, f"{share:g} of that less ours", NATS, ours - share * best
-    )
-    if not clear.supports:  # of a gain that is not there nothing is a share
-        return Judged((Check(clear.words, False, power=clear.power),))
-    return Judged((kept,))
+    gain, best = (paper.ablation()[name].gain or 0.0 for name in names)
+    share, base = paper.text().share_of_best_gain, view.baseline
+    clear = less(view, arms[1], base, best)
+    weights = {arms[0]: 1.0, arms[1]: -share, base: share - 1.0}
+    kept = lower(view, weights, f"{share:g} of that less ours", gain - share * best)
+    if not all(check.supports for check in clear):  # of a gain that is not there nothing is a share
+        return together([replace(check, against=nan, arms=tuple(weights)) for check in clear])
+    return together(kept)
 
 
 def half_at_base(view: View) -> Judged | None:
@@ -140,7 +145,7 @@ def order(view: View) -> Judged | None:
 
 def more_than_number(view: View) -> Judged | None:
     """The main arm ends below uniform arms of its mean head count, on the line between two."""
-    if view.main is None:
+    if view.main is None or uniform(view, view.main):
         return None
     mean = view.schedule(view.main).mean_heads
     counts = {view.schedule(arm).heads[0]: arm for arm in uniforms(view)}
@@ -149,11 +154,9 @@ def more_than_number(view: View) -> Judged | None:
     if fewer is None or more is None:
         return None
     weight = (mean - fewer) / (more - fewer) if more > fewer else 0.0
-    wide = view.scalar(FINAL_LOSS)
-    line = (1 - weight) * wide[counts[fewer]] + weight * wide[counts[more]]
-    found = (wide[view.main] - line).dropna()
+    line = {counts[more]: -weight, counts[fewer]: weight - 1.0}
     who = f"{view.main} less the line from {counts[fewer]} to {counts[more]} at {mean:.2f} heads"
-    return together([below(found, who, NATS, view.facts.effect)] if len(found) else [])
+    return together(lower(view, {view.main: 1.0} | line, who))
 
 
 def uniforms(view: View) -> list[str]:
@@ -191,121 +194,27 @@ def best_of_family(view: View) -> Judged | None:
         return None
     checks = []
     for arm in family:
-        found = view.pairs(FINAL_LOSS, arm, view.main)
-        if len(found):
-            who = f"{arm} minus {view.main}"
-            checks.append(not_below(found, GAP_MARGIN, who, NATS, places=4))
+        found = contrasted(view.losses, {arm: 1.0, view.main: -1.0})
+        if found is not None:
+            check = not_below(found, GAP_MARGIN, f"{arm} minus {view.main}", NATS, places=4)
+            checks.append(replace(check, arms=(arm, view.main)))
     return together(checks, wanted=2)
-
-
-# -- over training ---------------------------------------------------------------------------------
-
-
-def gap_persists(view: View) -> Judged | None:
-    """Below the baseline after warmup: on average, and at every validation."""
-    gaps = view.paired_series(VAL_LOSS, "step", view.main or "")
-    if gaps.empty or view.main_contrast is None or not view.main_contrast.seeds:
-        return None
-    gaps = gaps[list(view.main_contrast.seeds)]  # trained to the end in both arms
-    late = gaps[gaps.index.to_numpy(float) > view.recipe.warmup_steps]
-    if late.empty:
-        return None
-    mean = below(late.mean(axis=0), f"{view.main}, mean after warmup", NATS, stated_gap(view))
-    rows = late.to_numpy(float)
-    lower = int((rows.mean(axis=1) < 0).sum())
-    # One band for all of them: each interval is as much wider as there are validations.
-    worst = float(np.fmin.reduce([beyond(row, 0.0) for row in rows]))
-    words = f"at {lower} of {len(rows)} validations its mean is below 0"
-    return Judged((mean, Check(words, lower == len(rows), min(len(rows) * worst, 1.0), mean.power)))
-
-
-def earlier(view: View) -> Judged | None:
-    """The main arm reaches the loss at which the baseline ends with fewer tokens."""
-    reach = view.main_contrast.reach if view.main_contrast else ()
-    if not reach:
-        return None
-    saved = [one.saved for one in reach if one.saved is not None]
-    never = len(reach) - len(saved)
-    if not saved:
-        words = f"{view.main} never reaches it, in {never} seeds"
-        return Judged((Check(words, False, against=0.0 if never > 1 else 1.0),))
-    values = [-100 * share for share in saved]
-    found = below(values, f"{view.main} needs", "% tokens", EARLIER, places=1)
-    if not never:
-        return Judged((found,))
-    words = f"{found.words}; {never} of {len(reach)} seeds never get there"
-    return Judged((Check(words, False, power=found.power),))
-
-
-def _large_gaps(view: View) -> tuple[np.ndarray, ...] | None:
-    """The gap of each seed at 1 and at 10 billion tokens and at the end."""
-    known = paper.text()
-    gaps = view.paired_series(VAL_LOSS, "step", view.main or "")
-    if gaps.empty or view.main_contrast is None or not view.main_contrast.seeds:
-        return None
-    gaps = gaps[list(view.main_contrast.seeds)]
-    tokens = gaps.index.to_numpy(float) * view.batch_tokens
-    if tokens[-1] <= known.widening_to:
-        return None
-    at = [int(np.argmin(np.abs(tokens - t))) for t in (known.widening_from, known.widening_to)]
-    return tuple(gaps.iloc[place].to_numpy(float) for place in (*at, -1))
-
-
-def widens_then_stays(view: View) -> Judged | None:
-    """Wider at 10 billion tokens than at 1 billion, then level and near -0.008."""
-    found = _large_gaps(view)
-    if found is None:
-        return None
-    first, middle, last = found
-    level = equal(last - middle, GAP_MARGIN, "from there to the end", NATS)
-    plateau = paper.text().plateau
-    return Judged((
-        below(middle - first, "from 1 to 10 billion tokens", NATS, GAP_MARGIN),
-        Check(level.words, level.supports, power=level.power),
-        equal(last - plateau, GAP_MARGIN, f"at the end minus {signed(plateau, 3)}", NATS),
-    ))  # fmt: skip
-
-
-def spread_contracts(view: View) -> Judged | None:
-    """Seeds differ less in their gap at the end than at 1 billion tokens (Pitman and Morgan)."""
-    found = _large_gaps(view)
-    if found is None or len(found[0]) < 3:
-        return None
-    early, _, last = found
-    n = len(early)
-    # Two spreads of the same seeds are equal when their sum and difference are uncorrelated.
-    both = np.stack((early + last, early - last))
-    away = both - both.mean(axis=1, keepdims=True)
-    size = float(np.prod(np.linalg.norm(away, axis=1)))
-    if not size > 0:
-        return None
-    r = min(max(float(away[0] @ away[1]) / size, -1 + 1e-12), 1 - 1e-12)
-    p = 2 * float(special.stdtr(n - 2, -abs(r) * sqrt((n - 2) / (1 - r * r))))
-    # To see a spread fall to a third, which is r = 0.8, by Fisher's z.
-    power = float(special.ndtr(atanh(0.8) * sqrt(n - 3) + special.ndtri(ALPHA / 2)))
-    words = (
-        f"s.d. of the gap {early.std(ddof=1):.4f} at 1 billion tokens, {last.std(ddof=1):.4f} at "
-        f"the end ({n} pairs, p {p:.2g}; power {power:.2f} for a third of it)"
-    )
-    return Judged((Check(words, p < ALPHA and r > 0, p if r < 0 else 1.0, power),))
 
 
 # -- speed -----------------------------------------------------------------------------------------
 
 
-def _change(found: Ratio, able: str) -> str:
-    """A ratio of rates in percent, with its interval."""
+def _in_percent(check: Check, who: str, found: Ratio, what: str) -> Check:
+    """A test of logs of rates, told as a change in percent with its interval."""
     mean, ends = percent(found)
-    return f"{signed(mean, 2)} % ({span(ends.low, ends.high, len(found.ratios), 2)}{able})"
+    able = "" if isnan(check.power) else f"; power {check.power:.2f} for {what}"
+    interval = span(ends.low, ends.high, len(found.ratios), 2)
+    return replace(check, words=f"{who}: {signed(mean, 2)} % ({interval}{able})")
 
 
 def _equally_fast(arm: str, found: Ratio) -> Check:
-    logs = np.log(found.ratios)
-    margin = log1p(PARITY_MARGIN)
-    check = equal(logs, margin, arm, "")
-    power = margin_power(margin, len(logs), paired(logs).sd)
-    able = "" if len(logs) < 2 else f"; power {power:.2f} for equal ones within 1 %"
-    return Check(f"{arm}: {_change(found, able)}", check.supports, check.against, power)
+    check = equal(np.log(found.ratios), log1p(PARITY_MARGIN), arm, "")
+    return _in_percent(check, arm, found, "equal ones within 1 %")
 
 
 def equal_rate(view: View) -> Judged | None:
@@ -322,7 +231,7 @@ def level_rates(view: View) -> Judged | None:
     for name in LEVEL:
         for arm in arms_of(view, [name]) or ():
             if arm != view.baseline and (found := view.compared[arm].throughput):
-                checks.append(_equally_fast(arm, found))
+                checks.append(replace(_equally_fast(arm, found), arms=(arm, view.baseline)))
     return together(checks, wanted=len(LEVEL))
 
 
@@ -335,11 +244,9 @@ def widest_start_is_slow(view: View) -> Judged | None:
             continue
         printed = row.throughput_change if row else None
         stated = printed or -100 * PARITY_MARGIN
-        logs = np.log(found.ratios)
-        power = power_of(log1p(stated / 100), len(logs), paired(logs).sd)
-        able = "" if len(logs) < 2 else f"; power {power:.2f} for {signed(stated, 1)} %"
-        words = f"{arm}: {_change(found, able)}"
-        checks.append(Check(words, found.high < 1, beyond(logs, 0.0), power))
+        check = below(np.log(found.ratios), arm, "", log1p(stated / 100))
+        check = _in_percent(check, arm, found, f"{signed(stated, 1)} %")
+        checks.append(replace(check, arms=(arm, view.baseline)))
     return together(checks)
 
 
@@ -349,9 +256,7 @@ def no_overhead(view: View) -> Judged | None:
     for kind in INFERENCE:
         if view.main and (found := view.inference_ratio(view.main, kind)):
             check = not_below(np.log(found.ratios), margin, kind, "")
-            able = "" if len(found.ratios) < 2 else f"; power {check.power:.2f} for equal ones"
-            words = f"{kind}: {_change(found, able)}"
-            checks.append(Check(words, check.supports, check.against, check.power))
+            checks.append(_in_percent(check, kind, found, "equal ones"))
     return together(checks, wanted=len(INFERENCE))
 
 
@@ -367,21 +272,26 @@ def _scored(view: View, task: str) -> np.ndarray | None:
     return None
 
 
+def _kept(view: View, task: str) -> list[Check]:
+    """Whether the main arm is no worse than the baseline by a point, where it was scored."""
+    points = _scored(view, task)
+    if points is None:
+        return []
+    score = eval_score(task, dict(view.tasks())[task])
+    items = view.scalar(f"{score}{ITEMS}").min(axis=None)
+    # Accuracies come in steps of one item, so that seeds may agree to the last digit.
+    grain = 100 / items if items > 0 else 0.0
+    return [not_below(points, TASK_MARGIN, task, "points", grain=grain)]
+
+
 def no_worse(view: View) -> Judged | None:
     """On each benchmark no worse than the baseline by a point."""
-    found = {task: _scored(view, task) for task in TASKS}
-    checks = [
-        not_below(points, TASK_MARGIN, task, "points")
-        for task, points in found.items()
-        if points is not None
-    ]
-    return together(checks, wanted=len(TASKS))
+    return together([c for task in TASKS for c in _kept(view, task)], wanted=len(TASKS))
 
 
 def blimp_no_worse(view: View) -> Judged | None:
     """On BLiMP no worse than the baseline by a point."""
-    points = _scored(view, BLIMP)
-    return together([] if points is None else [not_below(points, TASK_MARGIN, BLIMP, "points")])
+    return together(_kept(view, BLIMP))
 
 
 def lower_perplexity(view: View) -> Judged | None:

@@ -52,7 +52,7 @@ def ablation(views: Sequence[View]) -> Table:
         *words("study", "arm", "schedule"), Column("mean heads", places=2),
         Column("layers at base", "%", 0), Column("validation loss", NATS, 4),
         Column("difference", NATS, 4, sign=True), Column("paper's", NATS, 4, sign=True),
-        Column("rate change", "%", 1, sign=True), Column("95 % interval", "%", 1),
+        Column("rate change", "%", 1, sign=True), Column("95 % interval", "%", 1, sign=True),
         Column("paper's rate change", "%", 1, sign=True, name="paper's"),
     ]  # fmt: skip
     rows: list[Row] = []

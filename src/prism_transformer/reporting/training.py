@@ -20,7 +20,8 @@ from prism_transformer.core.table import (
 )
 from prism_transformer.data.mixture import given
 from prism_transformer.figures.chart import Chart
-from prism_transformer.figures.comparisons import across_sizes, curves, front
+from prism_transformer.figures.comparisons import curves, front
+from prism_transformer.figures.sizes import across_sizes
 from prism_transformer.figures.style import Tones
 from prism_transformer.recipes.files import changed
 from prism_transformer.reporting.exhibits import (
@@ -36,7 +37,7 @@ from prism_transformer.reporting.exhibits import (
 from prism_transformer.reporting.views import View
 from prism_transformer.schedules import paper
 from prism_transformer.study import metrics
-from prism_transformer.study.collected import Facts, RunFacts
+from prism_transformer.study.collected import LEARNING_RATE, Facts, RunFacts
 from prism_transformer.study.compare import RATES_BESIDE
 from prism_transformer.study.statistics import gap_curve, pareto, summarise
 
@@ -199,7 +200,7 @@ def gap_figure(view: View, tones: Tones) -> Drawing:
     less = f"loss minus {view.baseline}'s"
     columns = [
         *words("arm"), axis, Column("gap", NATS, 4, sign=True, name=less),
-        Column("95 % interval", NATS, 4), Column("pairs"),
+        Column("95 % interval", NATS, 4, sign=True), Column("pairs"),
     ]  # fmt: skip
     paired = {arm: view.paired_series(metrics.VAL_LOSS, "step", arm) for arm in view.others}
     # A pair that has only begun shares no more than the loss before the first step.
@@ -250,7 +251,7 @@ def scales_figure(views: Sequence[View], tones: Tones) -> Drawing:
     """Figure 3b: the final gap against model size, ours beside the paper's."""
     columns = [
         *words("study", "arm", "source"), Column("parameters"),
-        Column("gap", NATS, 4, sign=True, name="main arm's loss minus baseline's"), Column("pairs"),
+        Column("gap", NATS, 4, sign=True, name="loss minus baseline's"), Column("pairs"),
     ]  # fmt: skip
     ours = [row for view in views if (row := _final_gap(view))]
     theirs: list[Row] = [
@@ -261,7 +262,8 @@ def scales_figure(views: Sequence[View], tones: Tones) -> Drawing:
     ]  # fmt: skip
     note = (
         "Whiskers: one s.d., propagated from both arms as the paper does; it ignores that runs of "
-        "one seed are paired. Diamonds: the paper's, drawn a little to the right."
+        "one seed are paired. Diamonds: the paper's, drawn a little to the right. Studies of one "
+        "size stand side by side about it; encoders and swept learning rates are left out."
     )
     table = make_table(
         "gap-scales", "Gap across scales", columns, [*ours, *theirs] if ours else [], views,
@@ -272,8 +274,13 @@ def scales_figure(views: Sequence[View], tones: Tones) -> Drawing:
 
 
 def _final_gap(view: View) -> Row | None:
-    """The main arm less the baseline at the end, with the s.d. of both."""
-    if view.main is None:
+    """The main arm less the baseline at the end, with the s.d. of both.
+
+    The loss of masked tokens is another quantity, and stands beside no other; rates that are swept
+    are shown against each other.
+    """
+    masked, swept = view.facts.recipe.train.objective == "masked", LEARNING_RATE in view.swept
+    if view.main is None or masked or swept:
         return None
     both = view.scalar(metrics.FINAL_LOSS)[[view.baseline, view.main]].dropna()
     if both.empty:

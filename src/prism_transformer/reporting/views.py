@@ -17,9 +17,16 @@ from prism_transformer.schedule import HeadSchedule
 from prism_transformer.schedules import paper
 from prism_transformer.study import metrics
 from prism_transformer.study.best_rates import Envelope
-from prism_transformer.study.collected import ArmFacts, Collected, RunFacts, StudyFacts, finite
+from prism_transformer.study.collected import (
+    LEARNING_RATE,
+    ArmFacts,
+    Collected,
+    RunFacts,
+    StudyFacts,
+    finite,
+)
 from prism_transformer.study.compare import ArmContrast
-from prism_transformer.study.contrasts import Contrast
+from prism_transformer.study.contrasts import Contrast, Lost, lost_runs
 from prism_transformer.study.factorial import LayerEffects
 from prism_transformer.study.lengths import Lengths, lengths_of
 from prism_transformer.study.statistics import ALPHA, Ratio, ratio
@@ -52,8 +59,6 @@ class View:
     """loss against learning rate; of a sweep at the first of its points"""
     layers: LayerEffects | None = None
     """of a factorial study"""
-    one_rate: float | None = None
-    """the learning rate that all arms shared and that was tuned for none"""
 
     @property
     def facts(self) -> StudyFacts:
@@ -129,6 +134,16 @@ class View:
         return [run for run in self.facts.runs if run.point == self.point]
 
     @cached_property
+    def lost(self) -> tuple[Lost, ...]:
+        """Runs of this point that failed, and so are in no pair."""
+        return lost_runs(self.collected, self.point)
+
+    @cached_property
+    def losses(self) -> pd.DataFrame:
+        """Final losses of complete runs: a row for each seed, a column for each arm."""
+        return self.scalar(metrics.FINAL_LOSS)
+
+    @cached_property
     def rates_alone(self) -> pd.DataFrame:
         """Tokens per second of runs that had their machine to themselves; NaN of all others."""
         rates = self.scalar(metrics.TOKENS_PER_SECOND).copy()
@@ -169,8 +184,9 @@ class View:
         return self._arms[arm].changes
 
     def rate(self, arm: str) -> float:
-        """An arm's peak learning rate."""
-        return float(str(self.changes(arm).get("optim.lr", self.recipe.optim.lr)))
+        """An arm's peak learning rate: the one that was found for it, where one was."""
+        own = self.changes(arm) | self.facts.tuned(arm)
+        return float(str(own.get(LEARNING_RATE, self.recipe.optim.lr)))
 
     @cached_property
     def main(self) -> str | None:
@@ -292,11 +308,6 @@ class View:
         """Tokens per second to the baseline's, over the seeds that have it."""
         known = self.scalar(metrics.inference_ratio(kind))[arm].dropna()
         return None if known.empty else ratio(known, np.ones(len(known)))
-
-    def pairs(self, metric: str, arm: str, against: str) -> np.ndarray:
-        """An arm less another, for each seed that has both."""
-        wide = self.scalar(metric)
-        return (wide[arm] - wide[against]).dropna().to_numpy()
 
 
 def factor(metric: str) -> float:

@@ -176,7 +176,9 @@ def _readme(report: Report | None) -> str:
     if report is None:
         return f"\n{NOTHING}\n\n"
     numbers = overview([[each.view for each in part.sections] for part in report.studies])
-    parts = ["\n".join(map(_study, report.studies)), to_markdown(numbers).strip(), BELOW_ZERO]
+    folded = f"<details><summary>All {len(numbers)} contrasts, with intervals</summary>"
+    parts = ["\n".join(map(_study, report.studies)), folded, to_markdown(numbers).strip()]
+    parts += [BELOW_ZERO, "</details>"]
     parts += _limits(report)[:1]
     return "\n" + "\n\n".join(parts) + "\n\n"
 

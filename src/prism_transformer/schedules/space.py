@@ -76,8 +76,10 @@ class Space:
     def check(self, d_model: int, n_layers: int, queries_per_kv: int = 1) -> None:
         """Refuse a space that holds a schedule which the model cannot have."""
         if len(self.choices) != n_layers:
+            count = "1 layer" if len(self.choices) == 1 else f"{len(self.choices)} layers"
             raise ScheduleError(
-                f"space {self} has {len(self.choices)} layers but the model has {n_layers}"
+                f"space {self} has {count} but the model has {n_layers}; make its layer counts add "
+                f"up to {n_layers}"
             )
         for layer, own in enumerate(self.choices):
             for n_heads in own:

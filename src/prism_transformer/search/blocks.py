@@ -70,5 +70,5 @@ def _times(shared: Shared, counts: list[int], tell: Tell) -> dict[int, float]:
     conditions = Conditions(
         shared.settings, ROUNDS, recipe.train.micro_batch, recipe.model.seq_len, tell
     )
-    table = attention_table(recipe.model.d_model, [HeadSchedule(tuple(counts))], conditions)
+    table = attention_table(recipe.model, [HeadSchedule(tuple(counts))], conditions)
     return {int(str(row["heads"])): float(str(row["ms"])) for row in table.rows}

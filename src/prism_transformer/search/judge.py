@@ -10,8 +10,9 @@ other; there the bootstrap is over schedules alone.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -19,6 +20,8 @@ import numpy as np
 
 from prism_transformer.core.progress import Tell, counted, silent
 from prism_transformer.core.table import Column, Interval, Row, Table, words
+from prism_transformer.recipe import Recipe
+from prism_transformer.recipes.files import changed
 from prism_transformer.schedule import HeadSchedule
 from prism_transformer.search.ranking import (
     Array,
@@ -47,12 +50,13 @@ class Truth:
     schedules: tuple[HeadSchedule, ...]
     losses: Array
     """(seeds, schedules), nats"""
-    lr: float
+    recipe: Recipe
+    """of the runs, but for their schedule and seed"""
 
     def only(self, chosen: Sequence[int]) -> Truth:
         """The same of some schedules."""
         kept = tuple(self.schedules[index] for index in chosen)
-        return Truth(self.name, kept, self.losses[:, list(chosen)], self.lr)
+        return replace(self, schedules=kept, losses=self.losses[:, list(chosen)])
 
 
 @dataclass(frozen=True)
@@ -148,19 +152,17 @@ def _truth(collected: Collected, point: int, name: str) -> Truth | None:
         whole = losses.loc[[fullest]].dropna(axis=1)
     if whole.shape[1] < LEAST_ARMS:
         return None
-    lr = collected.points[point].get("optim.lr", collected.facts.recipe.optim.lr)
+    recipe = changed(collected.facts.recipe, collected.points[point], name)
     kept = tuple(arms[str(each)] for each in whole.columns)
-    return Truth(name, kept, whole.to_numpy(dtype=float), float(lr))
+    return Truth(name, kept, whole.to_numpy(dtype=float), recipe)
 
 
 def _judge(truth: Truth, scores: Sequence[AnyScores], left: list[str]) -> list[Judgement]:
     judged = []
     for kind in (ONE_SHOT, BLOCKS):
-        mine = [each for each in scores if each.kind == kind]
-        usable = [each for each in mine if each.lr == truth.lr]
+        usable, reasons = comparable(truth, [each for each in scores if each.kind == kind])
+        left += [f"{truth.name}: {kind}: {why}" for why in reasons]
         if not usable:
-            why = "no run was asked" if not mine else f"no run was trained at {truth.lr:g}"
-            left.append(f"{truth.name}: {kind}: {why}")
             continue
         values = [[each.predicted(s) for s in truth.schedules] for each in usable]
         known = [
@@ -179,6 +181,48 @@ def _judge(truth: Truth, scores: Sequence[AnyScores], left: list[str]) -> list[J
     heads = np.array([[s.mean_heads for s in truth.schedules]])
     judged += [_of_values(truth, MEAN_HEADS, heads), _random(truth), _ceiling(truth)]
     return judged
+
+
+def comparable(
+    truth: Truth, scores: Sequence[AnyScores]
+) -> tuple[list[AnyScores], tuple[str, ...]]:
+    """Scores of finished runs like the truth's, all asked alike; and why others do not count.
+
+    Of several settings it is those that most runs were asked with, then those with the least
+    tuning and the most windows.
+    """
+    if not scores:
+        return [], ("no run was asked",)
+    alike = [each for each in scores if not _unlike(each, truth)]
+    counts = Counter(each.asked for each in alike)
+    chosen = min(counts, key=lambda s: (-counts[s], s.steps, -s.windows, s.rate), default=None)
+    used = [each for each in alike if each.asked == chosen]
+    rest = {
+        each.run: _unlike(each, truth) or f"asked with {each.asked} and not {chosen}"
+        for each in scores
+    }
+    for each in used:
+        rest.pop(each.run, None)
+    reasons: dict[str, list[str]] = {}
+    for run, reason in rest.items():
+        reasons.setdefault(reason, []).append(run)
+    return used, tuple(f"{', '.join(runs)}: {reason}" for reason, runs in reasons.items())
+
+
+def _unlike(scores: AnyScores, truth: Truth) -> str:
+    """What sets a run apart from those of the truth; nothing if its scores predict them."""
+    recipe, model = truth.recipe, truth.recipe.model
+    pairs: dict[str, tuple[object, object]] = {
+        "d_model": (scores.d_model, model.d_model),
+        "layers": (scores.n_layers, len(truth.schedules[0])),
+        "h_base": (scores.h_base, model.h_base),
+        "queries_per_kv": (scores.queries_per_kv, model.queries_per_kv),
+        "objective": (scores.objective, recipe.train.objective),
+        "boundaries": (scores.boundaries, recipe.data.boundaries),
+        "learning rate": (scores.lr, recipe.optim.lr),
+        "step": (scores.step, recipe.n_steps),
+    }
+    return ", ".join(f"{name} {a} and not {b}" for name, (a, b) in pairs.items() if a != b)
 
 
 def _judgement(

@@ -175,8 +175,9 @@ def _proposal(
     steps = [log2(h_base / n) for n in best.heads]
     se = sqrt(sum((x * slope.se) ** 2 for x, slope in zip(steps, slopes, strict=True)))
     within = "within the paper's rules" if rules else "without the paper's rules"
+    nothing = "" if any(steps) else f"nothing better than uniform was found {within}"
     return LearnedProposal(
-        best.schedule, f"{source.name}, {within}", tuple(_reasons(source, best.score, se)),
+        best.schedule, f"{source.name}, {within}", tuple(_reasons(source, best.score, se, nothing)),
         best.score, se,
     )  # fmt: skip
 
@@ -193,11 +194,13 @@ def _at_depth(source: Source, depth: float) -> Slope:
     )
 
 
-def _reasons(source: Source, gain: float, se: float) -> list[str]:
+def _reasons(source: Source, gain: float, se: float, nothing: str) -> list[str]:
+    """``nothing`` is said in place of a gain, where there is none."""
     ends = f"{gain - 1.96 * se:+.4f} to {gain + 1.96 * se:+.4f}"
     lines = [
         f"measured in {source.model}, {source.runs} runs; {NOBODY}",
-        f"predicts {gain:+.4f} nats to uniform there (95 % {ends}), flattered by having been "
+        nothing
+        or f"predicts {gain:+.4f} nats to uniform there (95 % {ends}), flattered by having been "
         "chosen as the best of many",
     ]
     if source.tau is None or source.tau_interval is None:

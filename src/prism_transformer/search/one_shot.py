@@ -13,11 +13,11 @@ from prism_transformer.schedule import HeadSchedule
 from prism_transformer.schedules.paper import resolve
 from prism_transformer.schedules.space import Sampling, Space
 from prism_transformer.search.scores import (
-    FILES,
     FOLDER,
     ONE_SHOT,
     OneShot,
     Settings,
+    file_of,
     read_scores,
     write_scores,
 )
@@ -44,15 +44,18 @@ def one_shot(
     Of all schedules of ``space``, the run's own when nothing is named, that keep the ``rules`` of
     the paper; and of those named in ``schedules``. ``windows`` of the validation slice are scored,
     all when left out, after ``steps`` of tuning at ``rate`` times the run's learning rate. What was
-    measured alike before is kept, in RUN/search/one-shot.json.
+    measured alike before is kept, in RUN/search/one-shot.json; what was asked with other windows or
+    steps in a file of its own beside it.
     """
     opened = Run.open(run)
     sampling = _sampling(opened)
     wanted = _wanted(opened.recipe, sampling, space, schedules, rules)
     check_tuning(steps, rate)
     shared = Shared.open(opened, device)
-    asked = Settings(windows=shared.windows(windows), steps=steps, rate=rate)
-    file = opened.folder / FOLDER / FILES[ONE_SHOT]
+    asked = Settings(windows=shared.windows(windows))
+    if steps:  # without any a rate means nothing, and losses are the same at all of them
+        asked = asked.model_copy(update={"steps": steps, "rate": rate})
+    file = file_of(opened.folder / FOLDER, ONE_SHOT, asked)
     found = _known(file, OneShot(**shared.facts, asked=asked, sampling=str(sampling), losses={}))
     losses, kept = dict(found.losses), monotonic()
     left = [each for each in wanted if str(each) not in losses]
@@ -91,9 +94,12 @@ def _wanted(
         space = Space.parse(space)
     if space is None and not named:
         space = sampling.space
-    listed = (
-        [] if space is None else space.schedules(rules, recipe.model.d_model, recipe.model.h_base)
-    )
+    model = recipe.model
+    if space is not None:
+        space.check(model.d_model, model.n_layers, model.queries_per_kv)
+    for schedule in named:
+        schedule.expect_layers(model.n_layers)
+    listed = [] if space is None else space.schedules(rules, model.d_model, model.h_base)
     found = list(dict.fromkeys([*listed, *named]))
     for schedule in found:
         sampling.space.expect(schedule)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from prism_transformer.core.table import Column, Interval, Row, Table, signed, words
 from prism_transformer.schedule import HeadSchedule
 from prism_transformer.study.arms import Arm
@@ -52,21 +54,33 @@ def paths_table(collected: Collected) -> Table:
 
 
 def paths_sentence(table: Table) -> str:
-    """What the changes did, in one sentence; nothing where none is measured."""
+    """What the changes did, a sentence for each direction; nothing where none is measured.
+
+    A gain that is structural shows in the difference to where a run came from, and leaves none to
+    where it went; what is left there is a matter of path.
+    """
     known = [row for row in table.rows if isinstance(row[FROM], float)]
     parts = []
-    for start in dict.fromkeys(str(row["from"]) for row in known):
-        mine = [row for row in known if row["from"] == start]
-        each = [
-            f"{signed(float(str(row[FROM])))} at {float(str(row['at'])):.0%}"
-            f"{_ends(row[f'{FROM}, 95 %'])}"
-            for row in mine
-        ]
-        parts.append(f"from {start} to {mine[0]['to']}, to {start} throughout: {', '.join(each)}")
+    for start, end in dict.fromkeys((str(row["from"]), str(row["to"])) for row in known):
+        mine = [row for row in known if (row["from"], row["to"]) == (start, end)]
+        sides = [f"to {start} throughout: {_differences(mine, FROM)}"]
+        if any(isinstance(row[TO], float) for row in mine):
+            sides.append(f"to {end} throughout: {_differences(mine, TO)}")
+        parts.append(f"from {start} to {end}, {'; '.join(sides)}.")
     if not parts:
         return ""
     seeds = min(int(str(row["seeds"])) for row in known)
-    return f"Final loss of runs that changed, nats, {seeds} or more seeds each: {'; '.join(parts)}."
+    head = f"Final loss of runs that changed, nats, {seeds} or more seeds each: {parts[0]}"
+    return " ".join((head, *(f"F{part[1:]}" for part in parts[1:])))
+
+
+def _differences(rows: Sequence[Row], side: str) -> str:
+    return ", ".join(
+        f"{signed(float(str(row[side])))} at {float(str(row['at'])):.0%}"
+        f"{_ends(row[f'{side}, 95 %'])}"
+        for row in rows
+        if isinstance(row[side], float)
+    )
 
 
 def _ends(interval: object) -> str:

@@ -1,7 +1,8 @@
 """Predicted losses of schedules as files: ``RUN/search/one-shot.json`` and ``blocks.json``.
 
 Each file records how its losses were measured, so that asking for more schedules in the same way
-goes on with it, and asking in another way begins anew. The files are small, and all that ``prism
+goes on with it. One-shot losses that were asked in another way have a file of their own beside it,
+such as ``one-shot-256-windows-8-steps-at-0.1.json``. The files are small, and all that ``prism
 search evaluate`` needs of a run.
 """
 
@@ -17,6 +18,7 @@ from prism_transformer.core.errors import InputError
 from prism_transformer.core.sealed import SealedPart, read_sealed, typed, write_sealed
 from prism_transformer.core.table import Column, Row, Table, words
 from prism_transformer.schedule import HeadSchedule
+from prism_transformer.schedules.space import Sampling
 
 FOLDER = "search"
 ONE_SHOT, BLOCKS = "one-shot", "blocks"
@@ -33,6 +35,10 @@ class Settings(SealedPart):
     rate: float = 0.1
     """of that tuning, as a share of the run's ``optim.lr``"""
 
+    def __str__(self) -> str:
+        tuned = f" {self.steps} steps at {self.rate}" if self.steps else ""
+        return f"{self.windows} windows{tuned}"
+
 
 class Scores(SealedPart):
     """What both kinds of file have."""
@@ -46,6 +52,9 @@ class Scores(SealedPart):
     h_base: int
     queries_per_kv: int
     lr: float
+    # Files of before these two were kept hold losses of the next token, across documents.
+    objective: str = "next"
+    boundaries: str = "cross"
     asked: Settings
 
 
@@ -56,6 +65,10 @@ class OneShot(Scores):
     sampling: str
     losses: dict[str, float]
     """nats, by schedule"""
+
+    @property
+    def n_layers(self) -> int:
+        return len(Sampling.parse(self.sampling).space.choices)
 
     def predicted(self, schedule: HeadSchedule) -> float | None:
         """What it expects of a schedule: nats, up to a constant."""
@@ -83,6 +96,10 @@ class Blocks(Scores):
     """nats, for each layer by its head count, every other layer as trained"""
     milliseconds: dict[int, float] = Field(default={})
     """of attention in one layer, by its head count; empty where nobody measured"""
+
+    @property
+    def n_layers(self) -> int:
+        return len(self.losses)
 
     @property
     def scores(self) -> tuple[dict[int, float], ...]:
@@ -132,24 +149,41 @@ def read_scores(file: Path) -> AnyScores:
     return typed(file, facts, kind)
 
 
-def find_scores(places: Sequence[Path | str]) -> list[AnyScores]:
-    """Scores by file, by run, or all of a folder such as results/search; each run's once."""
-    found: dict[tuple[str, str], AnyScores] = {}
+def file_of(folder: Path, kind: str, asked: Settings, prefix: str = "") -> Path:
+    """Where scores of these settings are in a folder, or are to be written.
+
+    The first that a run was asked has the plain name; one-shot losses of other settings are kept
+    beside it, under a name of theirs.
+    """
+    plain = folder / f"{prefix}{FILES[kind]}"
+    if kind == BLOCKS or not plain.is_file() or read_scores(plain).asked == asked:
+        return plain
+    return folder / f"{prefix}{kind}-{str(asked).replace(' ', '-')}.json"
+
+
+def find_scores(places: Sequence[Path | str], kind: str | None = None) -> list[AnyScores]:
+    """Scores by file, by run, or all of a folder such as results/search; of one kind if named.
+
+    Each run's count once, its one-shot losses once for all settings that they were asked with.
+    """
+    found: dict[tuple[str, str, Settings | None], AnyScores] = {}
     for place in map(Path, places):
-        files = [place] if place.is_file() else _files(place)
-        if not files:
-            raise InputError(f"{place}: no scores there; `prism search one-shot RUN` makes some")
-        for file in files:
-            scores = read_scores(file)
-            found.setdefault((scores.kind, scores.run), scores)
+        every = [read_scores(file) for file in ([place] if place.is_file() else score_files(place))]
+        wanted = [each for each in every if kind in (None, each.kind)]
+        if not wanted:
+            raise InputError(
+                f"{place}: no {kind or 'scores'} there; `prism search {kind or ONE_SHOT} RUN` "
+                "makes some"
+            )
+        for scores in wanted:
+            asked = scores.asked if scores.kind == ONE_SHOT else None
+            found.setdefault((scores.kind, scores.run, asked), scores)
     return list(found.values())
 
 
-def _files(place: Path) -> list[Path]:
+def score_files(place: Path) -> list[Path]:
+    """All files of scores in a run or a folder of such files."""
     folders = [place / FOLDER, place]
-    return [
-        file
-        for folder in folders
-        for kind in FILES
-        for file in sorted(folder.glob(f"*{kind}.json"))
-    ]
+    patterns = [*(f"*{kind}.json" for kind in FILES), f"*{ONE_SHOT}-*windows*.json"]
+    found = (file for each in folders for name in patterns for file in sorted(each.glob(name)))
+    return list(dict.fromkeys(found))

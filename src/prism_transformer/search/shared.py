@@ -29,6 +29,7 @@ from prism_transformer.training.device import Settings, begin, settle
 from prism_transformer.training.distributed import World
 from prism_transformer.training.job import make_optimizer, open_data
 from prism_transformer.training.loop import validation_loss
+from prism_transformer.training.objective import Objective, Question, objective_of
 from prism_transformer.training.reslicing import MOMENT_POWERS
 from prism_transformer.training.run import Run
 
@@ -55,6 +56,8 @@ class Shared:
     train: Windows | Mixture
     val: Windows
     settings: Settings
+    objective: Objective
+    """what the run was asked in training, and in its own validations"""
 
     @classmethod
     def open(cls, run: Run | Path | str, device: str = "auto") -> Shared:
@@ -66,7 +69,8 @@ class Shared:
         moments = read_tensors(checkpoint / OPTIMIZER_FILE)
         model = load_model(checkpoint).to(settings.device)
         step = read_state(checkpoint).step
-        return cls(found, step, model, weights, moments, *open_data(found.recipe), settings)
+        data, objective = open_data(found.recipe), objective_of(found.recipe)
+        return cls(found, step, model, weights, moments, *data, settings, objective)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -76,6 +80,7 @@ class Shared:
             "run": self.run.folder.resolve().name, "seed": recipe.train.seed, "step": self.step,
             "d_model": model.d_model, "h_base": model.h_base,
             "queries_per_kv": model.queries_per_kv, "lr": recipe.optim.lr,
+            "objective": recipe.train.objective, "boundaries": recipe.data.boundaries,
         }  # fmt: skip
 
     def windows(self, asked: int | None) -> int:
@@ -104,8 +109,9 @@ class Shared:
             if asked.steps:
                 self._tune(schedule, asked, layer, how)
             return validation_loss(
-                self.model, self.val, asked.windows, recipe.train.micro_batch, world, self.settings
-            )
+                self.model, self.val, asked.windows, recipe.train.micro_batch, world, self.settings,
+                self.objective,
+            )  # fmt: skip
 
     @contextmanager
     def _changed(self, schedule: HeadSchedule, how: Map) -> Iterator[None]:
@@ -135,18 +141,27 @@ class Shared:
         self._remember(optimizer, schedule, how)
         for group in optimizer.param_groups:
             group["lr"] = asked.rate * recipe.optim.lr
-        size = recipe.train.batch_tokens // recipe.model.seq_len
         for step in range(self.step, self.step + asked.steps):
-            tokens = torch.from_numpy(self.train.batch(recipe.train.seed, step * size, size))
-            passes = tokens.to(self.settings.device).split(recipe.train.micro_batch)
-            for rows in passes:
+            passes = self._passes(step)
+            for question in passes:
                 with self.settings.autocast():
-                    loss = self.model(rows[:, :-1], rows[:, 1:]) / len(passes)
+                    loss = question.loss(self.model, recipe.model.attention) / len(passes)
                 loss.backward()
             nn.utils.clip_grad_norm_(part.parameters(), recipe.optim.grad_clip)
             optimizer.step()
             optimizer.zero_grad()
         self.model.requires_grad_(True)
+
+    def _passes(self, step: int) -> list[Question]:
+        """What the run itself would have been asked in a step, pass by pass."""
+        train, seq_len = self.run.recipe.train, self.run.recipe.model.seq_len
+        n_sequences, size = train.batch_tokens // seq_len, train.micro_batch
+        first = step * n_sequences
+        asked = (
+            self.objective.question(self.train.batch(train.seed, at, size), at, train.seed)
+            for at in range(first, first + n_sequences, size)
+        )
+        return [each.to(self.settings.device) for each in asked]
 
     def _remember(self, optimizer: torch.optim.AdamW, schedule: HeadSchedule, how: Map) -> None:
         """Give an optimizer the moments that the run's own had."""

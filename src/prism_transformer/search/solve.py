@@ -59,6 +59,15 @@ class Problem:
     def __post_init__(self) -> None:
         if unknown := self.rules - RULES:
             raise InputError(f"unknown rules {sorted(unknown)}; choose from {sorted(RULES)}")
+        if self.multiple < 1:
+            raise InputError(f"--queries-per-kv {self.multiple}: give at least 1")
+        for layer, own in enumerate(self.scores):
+            if own and all(n % self.multiple for n in own):
+                known = ", ".join(map(str, sorted(own)))
+                raise InputError(
+                    f"--queries-per-kv {self.multiple}: layer {layer} was scored with {known} "
+                    f"heads, none a multiple of {self.multiple}; score such counts, or name others"
+                )
 
     def counts(self, layer: int) -> list[int]:
         """Head counts that a layer may have, whatever the others have."""
@@ -133,12 +142,18 @@ def _undominated(solutions: list[Solution]) -> list[Solution]:
     return kept
 
 
-def best_within(solutions: Sequence[Solution], budget: float | None = None) -> Solution:
-    """The best of a frontier that takes no more time than a budget, any when left out."""
-    fitting = [each for each in solutions if budget is None or each.time <= budget]
+def best_within(
+    solutions: Sequence[Solution], budget: float | None = None, base: float = 1.0
+) -> Solution:
+    """The best of a frontier that takes no more time than a budget, any when left out.
+
+    The budget is a multiple of ``base``, the time of the model as it was trained.
+    """
+    fitting = [each for each in solutions if budget is None or each.time <= budget * base]
     if not fitting:
         raise InputError(
-            f"no schedule takes {budget:.4g} or less; the fastest takes {solutions[0].time:.4g}"
+            f"no schedule takes {budget:.4g} times as long as the run's own or less; the fastest "
+            f"takes {solutions[0].time / base:.4g} times as long"
         )
     return fitting[-1]
 

@@ -28,7 +28,7 @@ from prism_transformer.search.learned import (
     write_learned,
 )
 from prism_transformer.search.paths import path_lines, paths_sentence, paths_table
-from prism_transformer.search.scores import FILES, Blocks, find_scores, write_scores
+from prism_transformer.search.scores import Blocks, file_of, find_scores, score_files, write_scores
 from prism_transformer.study.collected import read_collected
 
 SUMMARY, LEARNED = "summary.md", "learned.json"
@@ -63,28 +63,30 @@ def write_search(
     out = Path(out)
     if readme is not None and not SECTION.search(readme.read_text("utf-8")):
         raise InputError(f"{readme}: has no line '<!-- search: begin -->' with an end to it")
-    kept = [out] if any(any(out.glob(f"*{name}")) for name in FILES.values()) else []
+    kept = [out] if score_files(out) else []
     places = [*scores, *kept]
     verdicts = judge(truths, places, tell=tell)
     known = find_scores(places) if places else []
     changed = None if paths is None else read_collected(Path(paths))
+    table = None if changed is None else paths_table(changed)
+    if not verdicts.judged and not (table and table.rows):
+        raise InputError(f"nothing could be judged: {'; '.join(verdicts.left_out)}")
     blocks = [each for each in known if isinstance(each, Blocks)]
     studies = [read_collected(Path(each)) for each in truths]
     found = [effects_source(each, verdicts) for each in studies]
     sources = [each for each in (*found, blocks_source(blocks, verdicts)) if each is not None]
     learned = Learned(sources=tuple(sources))
-    table = None if changed is None else paths_table(changed)
     text = _summary(verdicts, table, out)
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
         for each in known:
-            write_scores(out / f"{each.run}-{FILES[each.kind]}", each)
+            write_scores(file_of(out, each.kind, each.asked, f"{each.run}-"), each)
         write_whole(out / "predictors.csv", to_csv(verdicts.table))
         save(rankings(verdicts.table), out / "predictors.svg")
         if changed is not None and table is not None and table.rows:
             write_whole(out / "paths.csv", to_csv(table))
             if lines := path_lines(changed):
-                save(changed_on_the_way(lines, changed.baseline), out / "paths.svg")
+                save(changed_on_the_way(lines, changed.baseline).figure, out / "paths.svg")
         write_learned(out / LEARNED, learned)
         write_whole(out / SUMMARY, text)
     if readme is not None:

@@ -7,10 +7,11 @@ collected table, and a comparison of every arm with the baseline. Read ``spec.py
 Modules in order; each imports only from those before it, also inside functions:
 
 - reading results, without torch: ``metrics`` (names of numbers); ``statistics`` of one difference,
-  ``multiplicity`` of several, ``looks`` taken early; ``collected`` (the table and its facts);
-  ``factorial`` (effects of layers), ``benchmarks`` (scores, item by item), ``contrasts`` (arms
-  against arms), ``best_rates`` (arms at their best learning rate), ``lengths`` (longer sequences);
-  ``compare`` puts all of these together and ``sentences`` says them in words
+  ``multiplicity`` of several, ``looks`` taken early; ``collected`` (the table and its facts),
+  ``peeking`` (looks that were not planned); ``factorial`` (effects of layers), ``benchmarks``
+  (scores, item by item), ``contrasts`` (arms against arms) and ``contrast_tables``, ``best_rates``
+  (arms at their best learning rate), ``lengths`` (longer sequences), ``points`` (the losses of one
+  point); ``compare`` puts all of these together and ``sentences`` says them in words
 - what is asked: ``spec`` (the file), ``arms``, ``plan`` (every run as a cell), ``selection`` (some
   arms and seeds of it)
 - what is there: ``earlier`` (cells that were collected before), ``runs`` (the run folder of a

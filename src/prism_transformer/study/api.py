@@ -19,12 +19,12 @@ from prism_transformer.study.collected import (
     COLLECTED,
     Collected,
     is_collected,
-    looked_again,
     read_collected,
 )
 from prism_transformer.study.compare import Comparison, compare
 from prism_transformer.study.folder import Source, StudyFolder, load_study
 from prism_transformer.study.forecast import shares_of
+from prism_transformer.study.peeking import looked_again
 from prism_transformer.study.queue import Queue
 from prism_transformer.study.runs import CellFailed
 from prism_transformer.study.sentences import sentences

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -106,6 +107,11 @@ class Arm:
         )  # fmt: skip
 
     @property
+    def more(self) -> str:
+        """What it changes beside its schedule, in one line: values, or the arm that it leaves."""
+        return ", ".join(f"{key}={value}" for key, value in self.facts.changes.items())
+
+    @property
     def identity(self) -> tuple[Any, ...]:
         """What makes two arms the same."""
         changes = self.facts.changes
@@ -137,6 +143,12 @@ def make_arms(file: Path, study: Study, model: ModelConfig) -> tuple[Arm, ...]:
     ]
     every += _factorial_arms(file, study, model)
     arms = [arm for arm in every if owners.setdefault(arm.identity, arm.name) == arm.name]
+    names = Counter(arm.name for arm in arms)
+    if twice := [name for name, count in names.items() if count > 1]:
+        raise StudyError(
+            f"{file}: arms.{twice[0]}: a rule of this study makes an arm of that name, too, with "
+            "another schedule; call this one otherwise"
+        )
     if study.baseline not in plain:
         raise StudyError(
             f"{file}: baseline = {study.baseline!r} is none of the arms: {', '.join(plain)}"

@@ -2,8 +2,10 @@
 
 In come final losses of arms at several rates, from a sweep or from [tune]. Loss against the
 logarithm of the rate is close to a parabola near its lowest point, so the best rate is the vertex
-of the parabola through the lowest mean and its two neighbours; rates farther off do not matter. A
-lowest mean at the edge of the grid gives no best rate: the grid must be extended.
+of the parabola through the lowest mean and its two neighbours. Close is not equal: beyond its best
+rate a loss climbs like a wall, which draws the vertex to the other side. So the interval also has
+the lowest points of the cubics through one rate more. A lowest mean at the edge of the grid gives
+no best rate: the grid must be extended.
 
 From a sweep, the loss of each seed at its arm's best rate is read off the parabola, so arms are
 still compared seed by seed. From [tune] only the rates are taken: its comparison is made by other
@@ -14,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import floor, inf, log10, nan, sqrt
+from math import floor, inf, isfinite, log2, log10, nan, sqrt
 from typing import Literal
 
 import numpy as np
@@ -31,6 +33,7 @@ from prism_transformer.study.statistics import CONFIDENCE, Array
 
 AT_BEST = "each arm's best"  # what stands for the rate of a contrast of best against best
 FEWEST_RATES = 3
+CUBIC_STEPS = 1001  # of a search for level places; finer than the two digits that rates have
 
 Edge = Literal["", "low", "high"]
 
@@ -45,6 +48,10 @@ class Noise:
     sd: float
     freedom: int
     """degrees of freedom"""
+
+    def of_mean(self, n_seeds: int) -> float:
+        """Half of a 95 % interval of a mean over so many seeds."""
+        return float(special.stdtrit(self.freedom, (1 + CONFIDENCE) / 2)) * self.sd / sqrt(n_seeds)
 
 
 @dataclass(frozen=True)
@@ -100,6 +107,9 @@ def best_rate(
     weights[around] = np.vander([vertex], 3)[0] @ fits
     noise = noise or pooled_noise([table[:, around]])
     low, high = _interval(bend, slope, means[around], noise, len(table))
+    if noise and isfinite(high - low):
+        ends = [(low, high), *_of_cubics(rates, means, best, noise.of_mean(len(table)))]
+        low, high = min(min(ends)), max(map(max, ends))
     rate, low, high = (float(2 ** (x[1] + at)) for at in (vertex, low, high))
     lowest = float(c - b * b / (4 * a))
     return BestRate(rounded(rate), lowest, *known, tuple(map(float, weights)), low, high)
@@ -150,8 +160,7 @@ def _interval(
     """
     if noise is None:
         return nan, nan
-    t = float(special.stdtrit(noise.freedom, (1 + CONFIDENCE) / 2))
-    error = (t * noise.sd) ** 2 / n_seeds
+    error = noise.of_mean(n_seeds) ** 2
     rise, start = 2 * bend @ means, slope @ means
     a = rise**2 - error * 4 * bend @ bend
     b = 2 * (rise * start - error * 2 * bend @ slope)
@@ -160,6 +169,25 @@ def _interval(
         return -inf, inf
     half = sqrt(max(float(b * b - 4 * a * c), 0.0))
     return float((-b - half) / (2 * a)), float((-b + half) / (2 * a))
+
+
+def _of_cubics(
+    rates: Sequence[float], means: Array, best: int, error: float
+) -> Iterator[tuple[float, float]]:
+    """Where the slope of a cubic may be 0, between the neighbours of the lowest mean, in log2.
+
+    A cubic goes through these three means and the next one, on either side where there is one.
+    """
+    for first in (best - 2, best - 1):
+        through = slice(first, first + 4)
+        if first < 0 or first + 4 > len(rates) or not np.isfinite(means[through]).all():
+            continue
+        x = np.log2(np.asarray(rates[through], dtype=np.float64)) - log2(rates[best])
+        at = np.linspace(x[best - 1 - first], x[best + 1 - first], CUBIC_STEPS)
+        slopes = np.vander(at, 3) * (3, 2, 1) @ np.linalg.inv(np.vander(x))[:3]
+        steep = np.abs(slopes @ means[through]) - error * np.linalg.norm(slopes, axis=1)
+        level = at[steep <= max(0.0, steep.min())]  # the lowest point at least
+        yield float(level[0]), float(level[-1])
 
 
 def rounded(rate: float) -> float:

@@ -36,7 +36,9 @@ from prism_transformer.study.collected import (
     TuningFacts,
 )
 from prism_transformer.study.earlier import EarlierRun
+from prism_transformer.study.peeking import with_looks_of
 from prism_transformer.study.plan import Plan
+from prism_transformer.study.rungs import read_rungs
 from prism_transformer.study.runs import INFERENCE_FILE, StudyRun, check_fair, hashes_of
 from prism_transformer.training.run import Row, read_environment, read_metrics
 
@@ -75,8 +77,10 @@ def collect(
         command = next(iter(used.values())).facts.command  # nothing was run since
     notes = dict.fromkeys(each.facts.note for each in used.values() if each.facts.note)
     collected = read_runs(plan, runs, failures, command)
-    more = {"note": " ".join(notes), "tuning": tuning}
-    return replace(collected, facts=collected.facts.model_copy(update=more))
+    search = _search_facts(plan, folders[0])
+    more = {"note": " ".join(notes), "tuning": tuning, "search": search}
+    collected = replace(collected, facts=collected.facts.model_copy(update=more))
+    return with_looks_of(collected, used.values())
 
 
 def read_runs(
@@ -114,9 +118,11 @@ def _facts(
     command: str,
 ) -> StudyFacts:
     recipe = next(cell.recipe for cell in plan.cells if cell.arm == plan.study.baseline)
+    at_base = changed(recipe, {LEARNING_RATE: plan.base.optim.lr}, "before [tune] or [sweep]")
     if plan.study.tune:
-        recipe = changed(recipe, {LEARNING_RATE: plan.base.optim.lr}, "before [tune]")
-    scale = paper_scale(recipe)
+        recipe = at_base
+    # A sweep of rates is of the paper's model whatever its first rate is.
+    scale = paper_scale(at_base if LEARNING_RATE in plan.points[0] else recipe)
     outcomes = tuple(_run_facts(run, failures) for run in runs)
     seeds, stage = tuple(plan.study.looks), plan.study.factorial
     looks = LooksFacts(seeds=seeds, spending=plan.study.spending) if seeds else None
@@ -137,16 +143,16 @@ def _facts(
         effect=plan.study.effect,
         factorial=FactorialFacts(**stage.model_dump()) if stage else None,
         looks=looks,
-        search=_search_facts(plan),
     )
 
 
-def _search_facts(plan: Plan) -> SearchFacts | None:
-    stage = plan.study.search
+def _search_facts(plan: Plan, folder: Path) -> SearchFacts | None:
+    stage, rungs = plan.study.search, read_rungs(folder)
     if stage is None:
         return None
     confirmed = bool(stage.confirm) and plan.study.seeds == stage.confirm
-    return SearchFacts(confirm=tuple(stage.confirm), confirmed=confirmed)
+    why = rungs.why if rungs else ""
+    return SearchFacts(confirm=tuple(stage.confirm), confirmed=confirmed, rungs=why)
 
 
 def _run_facts(run: StudyRun | EarlierRun, failures: Mapping[str, str]) -> RunFacts:
@@ -178,7 +184,12 @@ def numbers_of(run: StudyRun) -> Iterator[Number]:
             yield metrics.VAL_LOSS, row["step"], None, row["loss"]
             if row["step"] == last:
                 yield metrics.FINAL_LOSS, last, None, row["loss"]
-    yield from _training([row for row in rows if row["kind"] == "train"])
+        elif row["kind"] == "reslice":
+            yield from (
+                (name, row["step"], None, row[key]) for key, name in metrics.RESLICED.items()
+            )
+    changed_at = max((row["step"] for row in rows if row["kind"] == "reslice"), default=0)
+    yield from _training([row for row in rows if row["kind"] == "train"], changed_at)
     for row in [row for row in rows if row["kind"] == "attention"][-1:]:
         for layer, value in enumerate(row["largest_logit"]):
             yield metrics.LARGEST_LOGIT, row["step"], layer, value
@@ -210,7 +221,8 @@ def _looks(run: StudyRun, share: float, step: int) -> Iterator[Number]:
         yield from _losses(rest, run.cell.recipe.model.seq_len)
 
 
-def _training(rows: list[Row]) -> Iterator[Number]:
+def _training(rows: list[Row], changed_at: int) -> Iterator[Number]:
+    """Of steps of training; those up to a change of schedule were taken by the run it left."""
     if not rows:
         return
     length = -(-len(rows) // CURVE_POINTS)
@@ -218,10 +230,13 @@ def _training(rows: list[Row]) -> Iterator[Number]:
         stretch = rows[start : start + length]
         mean = sum(row["loss"] for row in stretch) / len(stretch)
         yield metrics.TRAIN_LOSS, stretch[-1]["step"], None, mean
-    rate = median(row["tokens_per_second"] for row in rows)
+    own = [row for row in rows if row["step"] > changed_at]
+    if not own:
+        return
+    rate = median(row["tokens_per_second"] for row in own)
     yield metrics.TOKENS_PER_SECOND, None, None, rate
-    yield metrics.SECONDS, None, None, sum(row["seconds"] for row in rows)
-    memory = [row["memory_bytes"] for row in rows if row["memory_bytes"] is not None]
+    yield metrics.SECONDS, None, None, sum(row["seconds"] for row in own)
+    memory = [row["memory_bytes"] for row in own if row["memory_bytes"] is not None]
     if memory:
         yield metrics.MEMORY_BYTES, None, None, max(memory)
 

@@ -3,6 +3,7 @@
 study.json       the question: arms, seeds, recipe; and what became of every run
 table.parquet    a row for each number: arm, point, seed, metric, step, index, value
 table.csv        the same, for eyes and spreadsheets
+contrasts.csv    every contrast with every seed, for eyes and spreadsheets
 items.parquet    a row for each item of a benchmark and metric, to compare arms item by item; its
                  cluster is the sub-task or template that it shares with other items
 
@@ -15,8 +16,9 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -39,6 +41,7 @@ COLLECTED = "collected"
 STUDY_FILE = "study.json"
 TABLE_FILE = "table.parquet"
 CSV_FILE = "table.csv"
+CONTRASTS_FILE = "contrasts.csv"
 ITEMS_FILE = "items.parquet"
 
 COLUMNS = ["arm", "point", "seed", "metric", "step", "index", "value"]
@@ -124,6 +127,15 @@ class LooksFacts(SealedPart):
     spending: Spending = OBRIEN_FLEMING
 
 
+class PlanFacts(SealedPart):
+    """A plan of looks under which a study was collected; it may have had another before."""
+
+    looks: LooksFacts | None
+    """None where none were planned"""
+    looked: tuple[int, ...] = ()
+    """numbers of seeds with which it was collected as a whole under this plan"""
+
+
 class FactorialFacts(SealedPart):
     """The two head counts of a factorial study."""
 
@@ -138,6 +150,8 @@ class SearchFacts(SealedPart):
     """seeds that the finalists are trained with once more"""
     confirmed: bool = False
     """these are the finalists, on those seeds"""
+    rungs: str = ""
+    """when arms were dropped, and why then"""
 
 
 class RateFacts(SealedPart):
@@ -198,6 +212,8 @@ class StudyFacts(SealedPart):
     looks: LooksFacts | None = None
     looked: tuple[int, ...] = ()
     """numbers of seeds with which it was collected as a whole, this time included"""
+    plans: tuple[PlanFacts, ...] = ()
+    """of looks, under which it was collected, this time's included; older files have none"""
     tuning: TuningFacts | None = None
     """of a study with [tune]"""
     search: SearchFacts | None = None
@@ -282,39 +298,20 @@ def without_rates(facts: StudyFacts) -> StudyFacts:
     return facts.model_copy(update={"runs": tuple(runs)})
 
 
-def looked_again(collected: Collected, folder: Path) -> Collected:
-    """The same, with the looks that an earlier result in this folder records, and this one.
+def write_collected(
+    folder: Path, collected: Collected, more: Mapping[str, bytes] = MappingProxyType({})
+) -> None:
+    """Write all files, each whole or not at all; study.json, which says that they belong, last.
 
-    To add seeds after having seen a whole study is to look twice, which raises false alarms.
+    ``more`` are files that follow from the table, by name.
     """
-    looked = _looks(collected)
-    if (folder / STUDY_FILE).is_file():  # its facts alone are read, so its tables may be missing
-        try:
-            before, _ = _read_facts(folder)
-        except InputError as error:
-            hint = "what was looked at before is not known: put it back, or remove the folder"
-            raise InputError(f"{error}; {hint}") from None
-        if before.name == collected.facts.name:
-            earlier = replace(collected, facts=before)
-            looked = tuple(dict.fromkeys((*_looks(earlier), *looked)))
-    return replace(collected, facts=collected.facts.model_copy(update={"looked": looked}))
-
-
-def _looks(collected: Collected) -> tuple[int, ...]:
-    """Numbers of seeds with which it was whole, up to now."""
-    n = len(collected.facts.seeds)
-    looked = (*collected.facts.looked, *((n,) if collected.settled == n else ()))
-    return tuple(dict.fromkeys(looked))
-
-
-def write_collected(folder: Path, collected: Collected) -> None:
-    """Write all files, each whole or not at all; study.json, which says that they belong, last."""
     table = collected.table[COLUMNS].astype({"step": "Int64", "index": "Int64"})
     items = collected.items[ITEM_COLUMNS]
     files = {
         TABLE_FILE: table.to_parquet(index=False, compression="zstd"),
         CSV_FILE: table.to_csv(index=False, lineterminator="\n").encode(),
         ITEMS_FILE: items.to_parquet(index=False, compression="zstd"),
+        **more,
     }
     sums = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
     facts = {**collected.facts.model_dump(mode="json"), SUMS: sums}
@@ -323,14 +320,6 @@ def write_collected(folder: Path, collected: Collected) -> None:
         for name, content in files.items():
             write_whole(folder / name, content)
         write_whole(folder / STUDY_FILE, sealed_json(facts))
-
-
-def add_sums(folder: Path) -> bool:
-    """Write an older folder anew, with sums; whether it had none."""
-    found = read_collected(folder)
-    if found.doubt:
-        write_collected(folder, found)
-    return bool(found.doubt)
 
 
 def is_collected(folder: Path) -> bool:
@@ -352,6 +341,11 @@ def read_collected(folder: Path) -> Collected:
     if missing:
         raise InputError(f"{folder}: its tables have no column {', '.join(missing)}")
     return Collected(known, table, items, "" if sums else NO_SUMS)
+
+
+def read_facts(folder: Path) -> StudyFacts:
+    """What study.json says; the tables beside it are not looked at."""
+    return _read_facts(folder)[0]
 
 
 def _read_facts(folder: Path) -> tuple[StudyFacts, dict[str, str]]:

@@ -8,9 +8,9 @@ without a word would be to choose seeds by their outcome.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass, replace
-from math import floor, isfinite, log1p, log10, nan
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from math import isfinite, log1p, nan
 from typing import Any
 
 import numpy as np
@@ -19,59 +19,49 @@ from pydantic import BaseModel
 
 from prism_transformer.core.errors import InputError
 from prism_transformer.core.table import Column, Row, Spread, Table, Value, words
-from prism_transformer.study import metrics
-from prism_transformer.study.benchmarks import ScoreDifference, Scores
-from prism_transformer.study.best_rates import Envelope, envelopes
+from prism_transformer.study.benchmarks import ScoreDifference
+from prism_transformer.study.best_rates import FEWEST_RATES, Envelope, envelopes
 from prism_transformer.study.collected import (
     LEARNING_RATE,
     Collected,
     Facts,
     SearchFacts,
     StudyFacts,
-    finite,
+)
+from prism_transformer.study.contrast_tables import (
+    contrast_table,
+    difference_cells,
+    digits,
+    seed_lines,
 )
 from prism_transformer.study.contrasts import (
+    PRISM,
     Contrast,
-    Kind,
     Lost,
     adjust,
     against,
-    contrast_table,
     contrasts_of,
-    difference_cells,
-    lost_runs,
-    measured,
+    once,
 )
 from prism_transformer.study.factorial import LayerEffects, layer_effects
+from prism_transformer.study.lengths import Lengths, lengths_of
 from prism_transformer.study.looks import Look, plan_looks
-from prism_transformer.study.multiplicity import Blocks, fit_blocks
+from prism_transformer.study.peeking import Peeks, peeks
+from prism_transformer.study.points import ArmSummary, Point
 from prism_transformer.study.statistics import (
     ALPHA,
     Equivalence,
     GapCurve,
-    Paired,
     Ratio,
-    Summary,
     equivalence,
     gap_curve,
     ratio,
-    summarise,
     tokens_to_reach,
 )
 
 RATES_BESIDE = "Rates of runs that were trained beside others or other work compare nothing."
+LINES = ("measure", "point", "contrast", "seed")  # of every contrast, whatever else there is
 PARITY_MARGIN = 0.01  # arms are equally fast when their throughput differs by less
-
-
-@dataclass(frozen=True)
-class ArmSummary:
-    """One arm at one point; None where it has no complete run."""
-
-    name: str
-    schedule: str
-    loss: Summary | None
-    """final validation loss over complete runs, nats per token"""
-    tokens_per_second: Summary | None
 
 
 @dataclass(frozen=True)
@@ -127,14 +117,20 @@ class Comparison:
     """that the study planned"""
     looked: tuple[int, ...] = ()
     """numbers of seeds with which it was collected as a whole"""
+    peeks: Peeks | None = None
+    """what was seen of it that its looks do not pay for"""
     settled: int = 0
     """seeds of which every run is complete or has failed"""
     layers: tuple[LayerEffects | None, ...] = ()
     """of a factorial study, at each point"""
     envelopes: tuple[Envelope, ...] = ()
     """loss against learning rate, where arms were swept over it or tuned"""
+    lengths: tuple[Lengths | None, ...] = field(default=(), compare=False)
+    """longer sequences, at each point; None where none were read"""
     one_rate: float | None = None
     """the learning rate that all arms shared and that was tuned for none"""
+    untuned: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    """the learning rates of each arm for which none was found to be the best"""
     search: SearchFacts | None = None
     """of a study that chose among many arms"""
     doubts: tuple[str, ...] = ()
@@ -146,6 +142,11 @@ class Comparison:
         return (*self.rows, *self.contrasts)
 
     @property
+    def told(self) -> tuple[Contrast, ...]:
+        """The same without arms against the baseline that the study asks for under a name."""
+        return once(self.every)
+
+    @property
     def table(self) -> Table:
         """At each point the baseline, then its rivals: what people read first."""
         swept = dict.fromkeys(key for point in self.points for key in point)
@@ -155,8 +156,8 @@ class Comparison:
             Column("loss", places=4),
             Column("difference", places=places, sign=True),
             Column("interval", places=places, sign=True),
-            Column("p"),
             Column("adjusted p"),
+            *words("by"),
             Column("speed", places=3),
             *words("seeds"),
         )
@@ -177,8 +178,26 @@ class Comparison:
 
     @property
     def contrast_table(self) -> Table:
-        """Every contrast, arms against the baseline first, with every seed."""
-        return contrast_table(self.every, self.name, self._places)
+        """Every contrast once, arms against the baseline first, with every seed."""
+        return contrast_table(self.told, self.name, self._places)
+
+    @property
+    def by_seed(self) -> pd.DataFrame:
+        """Every contrast once, a line for each seed: best against best and longer texts, too."""
+        lines = list(self._lines())
+        made = pd.DataFrame(lines, columns=None if lines else [*LINES])
+        return made.astype({"point": "Int64", "seed": "Int64"})
+
+    def _lines(self) -> Iterator[Facts]:
+        for index, point in enumerate(self.points):
+            here = [each for each in self.every if each.point == index]
+            yield from seed_lines(here, "final loss", index, point)
+        for envelope in self.envelopes:
+            yield from seed_lines(envelope.contrasts, "final loss", None, {})
+        for index, read in enumerate(self.lengths):
+            if read:
+                what = f"rise of the loss in {read.longest} tokens"
+                yield from seed_lines(read.contrasts, what, index, self.points[index])
 
     @property
     def _places(self) -> int:
@@ -193,87 +212,16 @@ class Comparison:
 def _plain(value: Any) -> Any:
     if isinstance(value, BaseModel):  # facts of the study, as its collected folder has them
         value = value.model_dump()
+    if isinstance(value, pd.DataFrame):
+        value = value.to_dict("list")
     if isinstance(value, float):
         return value if isfinite(value) else None
     if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
+        return {str(key): _plain(each) for key, each in value.items()}
     return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 # -- from a table to rows ------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Point:
-    """The numbers of one point, read from the table once for all arms.
-
-    A row for each seed, a column for each arm; NaN where a run is not complete.
-    """
-
-    losses: pd.DataFrame
-    rates: pd.DataFrame
-    machines: dict[tuple[str, int], Facts | None]
-    """hardware by arm and seed"""
-    beside_others: frozenset[tuple[str, int]]
-    """runs by arm and seed that did not have their machine to themselves"""
-    curves: pd.DataFrame
-    """validation losses: a row for each arm, seed and count of tokens"""
-    scores: Scores
-    blocks: Blocks | None
-    lost: tuple[Lost, ...]
-    effect: float
-    limit: float
-
-    @classmethod
-    def of(cls, collected: Collected, point: int, limit: float) -> _Point:
-        losses = finite(collected.final_loss(point))
-        rates = finite(collected.by_seed(metrics.TOKENS_PER_SECOND, point)).where(losses.notna())
-        usual = collected.facts.recipe.train.batch_tokens
-        default = collected.points[point].get("train.batch_tokens", usual)
-        batch_tokens = {
-            arm.name: arm.changes.get("train.batch_tokens", default) for arm in collected.facts.arms
-        }
-        curves = collected.metric(metrics.VAL_LOSS, point)
-        curves = curves[finite(curves["value"]).notna()]
-        tokens = curves["step"].astype(int) * curves["arm"].map(batch_tokens).astype(int)
-        here = {(run.arm, run.seed): run for run in collected.facts.runs if run.point == point}
-        machines = {which: run.hardware for which, run in here.items()}
-        beside = frozenset(which for which, run in here.items() if run.beside_others)
-        return cls(
-            losses, rates, machines, beside, curves.assign(tokens=tokens),
-            Scores.of(collected, point), fit_blocks(losses), lost_runs(collected, point),
-            collected.facts.effect, limit,
-        )  # fmt: skip
-
-    def measured(self, contrast: Kind) -> Kind:
-        """The same contrast with what it is held against and what the losses say."""
-        asked = replace(contrast, effect=self.effect, limit=self.limit)
-        return measured(asked, self.losses, self.blocks, self.lost)
-
-    def arm(self, name: str, schedule: str) -> ArmSummary:
-        columns = (self.losses[name].dropna(), self.rates[name].dropna())
-        return ArmSummary(
-            name, schedule, *(summarise(each) if len(each) else None for each in columns)
-        )
-
-    def rates_of(self, baseline: str, arm: str) -> tuple[pd.DataFrame, int]:
-        """Tokens per second of seeds that were trained alone, on the same hardware in both arms.
-
-        And how many seeds are left out because they were not trained alone.
-        """
-        both = self.rates[[baseline, arm]].dropna()
-        alone = [not {(baseline, n), (arm, n)} & self.beside_others for n in both.index]
-        same = [
-            self.machines.get((baseline, seed)) == self.machines.get((arm, seed))
-            for seed in both.index
-        ]
-        kept = [one and other for one, other in zip(alone, same, strict=True)]
-        return both[kept], alone.count(False)
-
-    def curve(self, name: str, seeds: Sequence[int]) -> pd.DataFrame:
-        """A row for each seed, a column for each count of tokens."""
-        rows = self.curves[(self.curves["arm"] == name) & self.curves["seed"].isin(seeds)]
-        return rows.pivot(index="seed", columns="tokens", values="value").reindex(index=list(seeds))
 
 
 def compare(collected: Collected, by_item: Collection[str] | None = None) -> Comparison:
@@ -292,7 +240,7 @@ def compare(collected: Collected, by_item: Collection[str] | None = None) -> Com
     contrasts: list[Contrast] = []
     lost: list[Lost] = []
     for index, values in enumerate(collected.points):
-        point = _Point.of(collected, index, limit)
+        point = Point.of(collected, index, limit)
         lost += point.lost
         arms = {arm.name: point.arm(arm.name, arm.schedule) for arm in facts.arms}
         baselines.append(arms.pop(collected.baseline))
@@ -304,23 +252,46 @@ def compare(collected: Collected, by_item: Collection[str] | None = None) -> Com
             point.measured(Contrast(index, values, each.name, dict(each.weights)))
             for each in contrasts_of(facts)
         ]
-    adjusted = list(adjust([*rows, *contrasts]))
+    adjusted, rates = list(adjust([*rows, *contrasts])), untuned(facts)
+    main, points = _main(collected), range(len(facts.points))
     return Comparison(
         facts.name, facts.seeds, facts.points, tuple(baselines),
         rows=tuple(each for each in adjusted if isinstance(each, ArmContrast)),
         contrasts=tuple(adjusted[len(rows) :]),
-        lost=tuple(lost), looks=looks, looked=facts.looked, settled=settled,
-        layers=tuple(layer_effects(collected, index) for index in range(len(facts.points))),
-        envelopes=envelopes(collected, limit), one_rate=_one_rate(facts),
+        lost=tuple(lost), looks=looks, looked=facts.looked, peeks=peeks(facts), settled=settled,
+        layers=tuple(layer_effects(collected, index) for index in points),
+        envelopes=envelopes(collected, limit),
+        lengths=tuple(lengths_of(collected, index, main, limit) for index in points),
+        one_rate=shared_rate(rates), untuned=rates,
         search=facts.search,
         doubts=collected.doubts,
     )  # fmt: skip
 
 
-def _one_rate(facts: StudyFacts) -> float | None:
-    swept = any(LEARNING_RATE in point for point in facts.points)
-    own = any(LEARNING_RATE in arm.changes for arm in facts.arms)
-    return None if swept or own or facts.tuning else facts.recipe.optim.lr
+def _main(collected: Collected) -> str | None:
+    """Whose rise in longer sequences is held against the baseline's."""
+    others = [arm for arm in collected.arms if arm != collected.baseline]
+    return next((arm for arm in others if arm.lower() == PRISM), next(iter(others), None))
+
+
+def untuned(facts: StudyFacts) -> dict[str, tuple[float, ...]]:
+    """The learning rates of each arm that nothing tuned; too few in a sweep show no best one."""
+    swept = {float(point[LEARNING_RATE]) for point in facts.points if LEARNING_RATE in point}
+    if len(swept) >= FEWEST_RATES:
+        return {}
+    tuned = facts.tuning.best if facts.tuning else {}
+    usual = facts.recipe.optim.lr
+    return {
+        arm.name: tuple(sorted(swept)) or (float(arm.changes.get(LEARNING_RATE, usual)),)
+        for arm in facts.arms
+        if arm.name not in tuned
+    }
+
+
+def shared_rate(rates: Mapping[str, tuple[float, ...]]) -> float | None:
+    """The one learning rate of all these arms; None where they have several."""
+    every = {rate for each in rates.values() for rate in each}
+    return next(iter(every)) if len(every) == 1 else None
 
 
 def _unmeasured(
@@ -333,7 +304,7 @@ def _unmeasured(
     return ArmContrast(point, values, name, weights, arm=arm, baseline=baseline)
 
 
-def _row(point: _Point, row: ArmContrast, by_item: bool) -> ArmContrast:
+def _row(point: Point, row: ArmContrast, by_item: bool) -> ArmContrast:
     """The same row with all else that the point's numbers say."""
     names = [row.baseline.name, row.arm.name]
     row = replace(row, benchmarks=point.scores.compare(names[0], names[1], by_item))
@@ -372,12 +343,6 @@ def _first(curve: pd.Series, target: float) -> float | None:
 
 
 # -- the table -----------------------------------------------------------------------------------
-
-
-def digits(gap: Paired) -> int:
-    """Decimals that show the two leading digits of the interval's half width; at least four."""
-    width = gap.high - gap.mean if gap.n > 1 else abs(gap.mean)
-    return min(max(4, 1 - floor(log10(width))), 12) if width > 0 else 4
 
 
 def _cells(row: ArmContrast, planned: int) -> dict[str, Value]:

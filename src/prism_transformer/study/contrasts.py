@@ -7,16 +7,15 @@ are adjusted for all of them, over all points.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import isclose, isfinite, nan
-from typing import TypeVar
+from math import isclose, isfinite, isnan, nan
+from typing import Literal, TypeVar
 
 import numpy as np
 import pandas as pd
 
 from prism_transformer.core.errors import InputError
-from prism_transformer.core.table import Column, Interval, Row, Table, Value, signed, words
 from prism_transformer.study.collected import (
     EFFECT,
     Collected,
@@ -30,6 +29,7 @@ from prism_transformer.study.multiplicity import Blocks, Pooled, fit_blocks, hol
 from prism_transformer.study.statistics import ALPHA, Array, Paired, paired, seeds_needed
 
 Weights = Mapping[str, float]
+DecidedBy = Literal["", "flips", "pooled"]
 PRISM = "prism"  # the arm that default contrasts hold against each control
 
 
@@ -86,10 +86,37 @@ class Contrast:
         return self.difference is not None and self.difference.p_floor <= self.limit
 
     @property
+    def decided_by(self) -> DecidedBy:
+        """Which test decides; none does with one seed, nor between two planned looks."""
+        if self.difference is None or self.difference.n < 2 or isnan(self.limit):
+            return ""
+        return "flips" if self.by_flips else "pooled" if self.pooled else ""
+
+    @property
+    def deciding_p(self) -> float:
+        """The adjusted p of the test that decides; NaN where none does."""
+        pooled = self.pooled.adjusted_p if self.pooled else nan
+        return {"flips": self.adjusted_p, "pooled": pooled, "": nan}[self.decided_by]
+
+    @property
     def decided(self) -> bool:
         """Whether the adjusted p says that there is a difference."""
-        pooled = self.pooled.adjusted_p if self.pooled else nan
-        return (self.adjusted_p if self.by_flips else pooled) < self.limit
+        return self.deciding_p < self.limit
+
+    @property
+    def verdict(self) -> str:
+        """Lower or higher where that is decided."""
+        if self.difference is None or not self.decided:
+            return "undecided"
+        return "lower" if self.difference.mean < 0 else "higher"
+
+    @property
+    def moved(self) -> bool:
+        """Whether the pooled estimate is another than the mean of the pairs: runs are missing."""
+        gap, pooled = self.difference, self.pooled
+        if gap is None or pooled is None:
+            return False
+        return not isclose(pooled.mean, gap.mean, rel_tol=1e-6, abs_tol=1e-9)
 
 
 Kind = TypeVar("Kind", bound=Contrast)
@@ -101,9 +128,9 @@ Kind = TypeVar("Kind", bound=Contrast)
 def read_weights(value: Sequence[str] | Weights, arms: Sequence[str]) -> dict[str, float]:
     """Weights by arm from what a study file says: a pair of arms, or a table of weights."""
     if not isinstance(value, Mapping):
-        if len(value) != 2:
+        if len(value) != 2 or value[0] == value[1]:
             raise InputError(f"{list(value)}: name two arms, the first less the second")
-        value = {value[0]: 1.0, value[1]: -1.0} if value[0] != value[1] else {value[0]: 0.0}
+        value = {value[0]: 1.0, value[1]: -1.0}
     weights = {arm: float(weight) for arm, weight in value.items() if weight != 0}
     unknown = [arm for arm in value if arm not in arms]
     if unknown:
@@ -138,6 +165,17 @@ def contrasts_of(facts: StudyFacts) -> tuple[ContrastFacts, ...]:
 def against(arm: str, other: str) -> str:
     """The name of a contrast of two arms."""
     return f"{arm} against {other}"
+
+
+def once(contrasts: Sequence[Kind]) -> tuple[Kind, ...]:
+    """Those that no later one repeats: a study may give an arm against the baseline a name."""
+    last = {_asked(each): each for each in contrasts}
+    return tuple(each for each in contrasts if last[_asked(each)] is each)
+
+
+def _asked(contrast: Contrast) -> tuple[Hashable, ...]:
+    values = ((key, str(value)) for key, value in contrast.values.items())
+    return contrast.point, tuple(values), tuple(sorted(contrast.weights.items()))
 
 
 def described(weights: Weights) -> str:
@@ -252,46 +290,3 @@ def _question(contrast: Contrast) -> tuple[int, tuple[tuple[str, float], ...]]:
     """What two contrasts share that ask the same, be it with another sign, scale or name."""
     pairs = sorted((arm, weight) for arm, weight in contrast.weights.items() if weight)
     return contrast.point, tuple((arm, round(weight / pairs[0][1], 9)) for arm, weight in pairs)
-
-
-def contrast_table(contrasts: Sequence[Contrast], name: str, places: int) -> Table:
-    """Every contrast with both of its intervals, and every seed."""
-    swept = dict.fromkeys(key for each in contrasts for key in each.values)
-    columns = (
-        *words(*swept, "contrast"),
-        Column("difference", places=places, sign=True),
-        Column("interval", places=places, sign=True),
-        Column("pooled", places=places, sign=True, name="pooled interval"),
-        Column("p"),
-        Column("adjusted p"),
-        Column("seeds"),
-        *words("seed by seed"),
-    )
-    rows: list[Row] = [
-        {**{key: str(value) for key, value in each.values.items()}, **_cells(each, places)}
-        for each in contrasts
-    ]
-    return Table("contrasts", columns, tuple(rows), title=f"{name}: contrasts")
-
-
-def difference_cells(contrast: Contrast) -> dict[str, Value]:
-    """The difference, its interval and its p as cells of a table; one seed has only the first."""
-    gap = contrast.difference
-    tested = gap if gap and gap.n > 1 else None
-    return {
-        "difference": gap.mean if gap else None,
-        "interval": Interval(tested.low, tested.high) if tested else None,
-        "p": tested.p if tested else None,
-        "adjusted p": contrast.adjusted_p if tested else None,
-    }
-
-
-def _cells(each: Contrast, places: int) -> dict[str, Value]:
-    gap, pooled = each.difference, each.pooled
-    return {
-        "contrast": each.name,
-        **difference_cells(each),
-        "pooled": Interval(pooled.low, pooled.high) if pooled else None,
-        "seeds": len(each.seeds),
-        "seed by seed": ", ".join(signed(d, places) for d in gap.differences) if gap else "",
-    }

@@ -9,19 +9,24 @@ those of all other layers and of every pair of them (resolution IV). For 8 layer
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import log2, nan, sqrt
 
 import numpy as np
+import pandas as pd
 from scipy import special
 
 from prism_transformer.core.errors import InputError
 from prism_transformer.core.table import Column, Interval, Row, Table, words
 from prism_transformer.schedule import HeadSchedule
-from prism_transformer.study.collected import Collected, finite
-from prism_transformer.study.multiplicity import block_residuals
+from prism_transformer.study.collected import Collected, StudyFacts, finite
+from prism_transformer.study.multiplicity import block_residuals, holm
 from prism_transformer.study.statistics import Array, t_test
+
+UNIFORM = "uniform less mixed"  # arms whose layers are all alike, less the mean of the others
+
+NOTHING = 1e-9  # of the noise: an interval so narrow is that of what is 0 by construction
 
 
 def hadamard(order: int) -> Array | None:
@@ -80,16 +85,20 @@ class Effect:
     se: float
     low: float
     high: float
+    p: float
+    """two-sided t test of no effect"""
+    adjusted_p: float
+    """after Holm, for there being several layers"""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """A schedule that took no part in the fit, held against the sum of its layers' effects."""
+    """A schedule, or a contrast of schedules, held against the sum of its layers' effects."""
 
     predicted: float
     observed: float
     residual: float
-    """observed less predicted: what the schedule is worth beyond its layers"""
+    """observed less predicted: what it is worth beyond its layers"""
     low: float
     high: float
     """95 % interval of the residual"""
@@ -112,8 +121,8 @@ class LayerEffects:
     """F of what the arms differ by beyond the sum of their layers; NaN with one seed"""
     p: float
     """its p: small where layers do more, or less, together than one by one"""
-    held_out: dict[str, Prediction]
-    """by arm: schedules of the study that are not of the design"""
+    beyond: dict[str, Prediction]
+    """by name: schedules that took no part in the fit, then order, number and the like"""
 
     @property
     def table(self) -> Table:
@@ -121,38 +130,44 @@ class LayerEffects:
         columns = (
             *words("layer"), Column("effect", "nats", 4, sign=True),
             Column("interval", "nats", 4, sign=True), Column("s.e.", "nats", 4),
+            Column("adjusted p"),
         )  # fmt: skip
         rows: tuple[Row, ...] = tuple(
             {"layer": str(layer), "effect": each.mean, "interval": Interval(each.low, each.high),
-             "s.e.": each.se}
+             "s.e.": each.se, "adjusted p": each.adjusted_p}
             for layer, each in enumerate(self.layers)
         )  # fmt: skip
         return Table("layer-effects", columns, rows, title="What a wide head is worth, by layer")
 
     @property
-    def held_out_table(self) -> Table:
-        """A row for each schedule that was predicted."""
+    def beyond_table(self) -> Table:
+        """A row for each schedule or contrast that was predicted."""
         columns = (
-            *words("arm"), *(Column(key, "nats", 4) for key in ("predicted", "observed")),
+            *words("schedule"), *(Column(key, "nats", 4) for key in ("predicted", "observed")),
             Column("residual", "nats", 4, sign=True), Column("interval", "nats", 4, sign=True),
             Column("p"),
         )  # fmt: skip
         rows: tuple[Row, ...] = tuple(
-            {"arm": arm, "predicted": each.predicted, "observed": each.observed,
+            {"schedule": name, "predicted": each.predicted, "observed": each.observed,
              "residual": each.residual, "interval": Interval(each.low, each.high), "p": each.p}
-            for arm, each in self.held_out.items()
+            for name, each in self.beyond.items()
         )  # fmt: skip
         title = "Schedules held against the sum of their layers"
-        return Table("held-out", columns, rows, title=title)
+        return Table("beyond-layers", columns, rows, title=title)
 
 
 @dataclass(frozen=True)
 class Fit:
     """Least squares of losses on the levels of layers, with seeds as blocks."""
 
-    coefficients: Array
-    """the mean of each seed, then half of each layer's effect"""
-    covariance: Array
+    at: Array
+    """levels (arms, layers)"""
+    means: Array
+    """of each arm's losses, over seeds"""
+    halves: Array
+    """of each layer's effect"""
+    errors: Array
+    """their standard errors"""
     sd: float
     freedom: int
     lack_of_fit: float
@@ -161,18 +176,28 @@ class Fit:
 
     @property
     def effects(self) -> tuple[Effect, ...]:
-        means = 2 * self.coefficients[self.n_seeds :]
-        errors = 2 * np.sqrt(np.diag(self.covariance)[self.n_seeds :])
+        means, errors = (2 * self.halves).tolist(), (2 * self.errors).tolist()
+        tests = [t_test(*each, self.freedom) for each in zip(means, errors, strict=True)]
+        adjusted = holm([p for _, _, p in tests])
         return tuple(
-            Effect(mean, se, *t_test(mean, se, self.freedom)[:2])
-            for mean, se in zip(means.tolist(), errors.tolist(), strict=True)
+            Effect(mean, se, *test, after)
+            for mean, se, test, after in zip(means, errors, tests, adjusted, strict=True)
         )
 
-    def predict(self, at: Array, observed: Sequence[float]) -> Prediction:
-        """Hold a schedule at these levels against the fit; its losses by seed, all seeds."""
-        row = np.concatenate((np.full(self.n_seeds, 1 / self.n_seeds), at))
-        predicted, seen = float(row @ self.coefficients), float(np.mean(observed))
-        error = sqrt(self.sd**2 / self.n_seeds + float(row @ self.covariance @ row))
+    def predict(self, inside: Array, outside: Array, at: Array, observed: Array) -> Prediction:
+        """Hold a weighted sum of schedules against that of their layers.
+
+        ``inside`` weighs the arms of the design, ``outside`` schedules at other levels, whose mean
+        losses over all seeds are ``observed``. Both what is observed and what is predicted of it
+        are weighted sums of the means of arms, and so the error of their difference is known.
+        """
+        target = np.append(inside @ self.at + outside @ at, inside.sum() + outside.sum())
+        design = np.column_stack((self.at, np.ones(len(self.at))))
+        spread = target @ np.linalg.pinv(design)
+        predicted = float(spread @ self.means)
+        seen = float(inside @ self.means + outside @ observed)
+        weights = np.append(inside - spread, outside)
+        error = self.sd * sqrt(float(weights @ weights) / self.n_seeds)
         residual = seen - predicted
         return Prediction(predicted, seen, residual, *t_test(residual, error, self.freedom))
 
@@ -201,14 +226,16 @@ def fit(at: Array, losses: Array) -> Fit:
         p = float(special.fdtrc(more, freedom, lack))
     else:
         pure, freedom = residual, residual_freedom
-    variance = pure / freedom
-    return Fit(coefficients, variance * inverse, sqrt(variance), freedom, lack, p, n_seeds)
+    sd = sqrt(pure / freedom)
+    errors = sd * np.sqrt(np.diag(inverse)[n_seeds:])
+    halves = coefficients[n_seeds:]
+    return Fit(at, losses.mean(0), halves, errors, sd, freedom, lack, p, n_seeds)
 
 
 def layer_effects(collected: Collected, point: int = 0) -> LayerEffects | None:
     """Effects of layers in a factorial study; None in others, and while no seed is complete."""
-    counts = collected.facts.factorial
-    plain = {arm.heads: arm.name for arm in collected.facts.arms if not arm.changes}
+    facts, counts = collected.facts, collected.facts.factorial
+    plain = {arm.heads: arm.name for arm in facts.arms if not arm.changes}
     if counts is None:
         return None
     arms = schedules(len(next(iter(plain))), counts.wide, counts.narrow).values()
@@ -220,13 +247,37 @@ def layer_effects(collected: Collected, point: int = 0) -> LayerEffects | None:
     found = fit(
         np.array([levels(each, counts.wide, counts.narrow) for each in arms]), whole.to_numpy()
     )
-    rest = {name: heads for heads, name in plain.items() if name not in names}
-    held = {
-        name: found.predict(levels(HeadSchedule(heads), counts.wide, counts.narrow), own.tolist())
-        for name, heads in rest.items()
-        if not (own := losses.loc[whole.index, name]).isna().any()
+    outside = {
+        name: levels(HeadSchedule(heads), counts.wide, counts.narrow)
+        for heads, name in plain.items()
+        if name not in names and not losses.loc[whole.index, name].isna().any()
     }
     seeds = tuple(int(seed) for seed in whole.index)
+    beyond = dict(_beyond(found, losses.loc[whole.index].mean(), names, outside, facts))
     return LayerEffects(
-        found.effects, seeds, found.sd, found.freedom, found.lack_of_fit, found.p, held
+        found.effects, seeds, found.sd, found.freedom, found.lack_of_fit, found.p, beyond
     )
+
+
+def _beyond(
+    found: Fit, means: pd.Series, names: list[str], outside: dict[str, Array], facts: StudyFacts
+) -> Iterator[tuple[str, Prediction]]:
+    """Schedules outside of the design, the study's contrasts, and uniform arms less mixed ones.
+
+    An arm less its opposite is the sum of layers by construction: there are as many such pairs as
+    layers, so that nothing would be left of it, and it is left out.
+    """
+    alike = np.abs(found.at.mean(1)) == 1  # all layers wide, or all narrow
+    number = dict(zip(names, alike / alike.sum() - ~alike / (~alike).sum(), strict=True))
+    asked = {each.name: each.weights for each in facts.contrasts} | {UNIFORM: number}
+    for name, weights in ({arm: {arm: 1.0} for arm in outside} | asked).items():
+        if weights.keys() <= {*names, *outside}:
+            yield (
+                name,
+                found.predict(
+                    np.array([weights.get(arm, 0.0) for arm in names]),
+                    np.array([weights.get(arm, 0.0) for arm in outside]),
+                    np.array(list(outside.values())).reshape(-1, found.at.shape[1]),
+                    means[list(outside)].to_numpy(),
+                ),
+            )

@@ -24,14 +24,16 @@ from prism_transformer.core.table import Column, Row, Table, words
 from prism_transformer.study.collect import collect
 from prism_transformer.study.collected import (
     COLLECTED,
+    CONTRASTS_FILE,
     Collected,
     TuningFacts,
-    looked_again,
     read_collected,
     without_rates,
     write_collected,
 )
+from prism_transformer.study.compare import compare
 from prism_transformer.study.earlier import EarlierRun, find_earlier
+from prism_transformer.study.peeking import looked_again
 from prism_transformer.study.plan import Cell, Plan, make_plan
 from prism_transformer.study.queue import QUEUE_FILE, Queue, trial_key
 from prism_transformer.study.runs import StudyRun, check_fair, run_of
@@ -213,8 +215,24 @@ class StudyFolder:
         collected = replace(collected, facts=facts)
         place = out or self.folder / COLLECTED
         collected = looked_again(collected, place)
-        write_collected(place, collected)
+        _write(place, collected)
         return collected
+
+
+def collect_anew(folder: Path) -> tuple[str, ...]:
+    """Write what the collected folder of an older version lacks; gives what that was, in words."""
+    found = read_collected(folder)
+    lacking = (found.doubt, "its sums"), (not (folder / CONTRASTS_FILE).is_file(), "its contrasts")
+    wrote = tuple(what for missing, what in lacking if missing)
+    if wrote:
+        _write(folder, found)
+    return wrote
+
+
+def _write(folder: Path, collected: Collected) -> None:
+    """A collected folder, with its contrasts for eyes."""
+    lines = compare(collected, by_item=()).by_seed.to_csv(index=False, lineterminator="\n")
+    write_collected(folder, collected, {CONTRASTS_FILE: lines.encode()})
 
 
 Source = StudyFolder | str | PathLike[str]

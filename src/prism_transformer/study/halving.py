@@ -28,6 +28,7 @@ from prism_transformer.study.compare import RATES_BESIDE
 from prism_transformer.study.earlier import EarlierRun
 from prism_transformer.study.folder import Source, StudyFolder, load_study
 from prism_transformer.study.plan import Plan
+from prism_transformer.study.rungs import CONFIRM, Rungs, read_rungs, write_rungs
 from prism_transformer.study.runs import CellFailed, StudyRun
 from prism_transformer.study.selection import select
 from prism_transformer.study.sharing import ALONE, Crew
@@ -35,7 +36,6 @@ from prism_transformer.study.spec import SearchStage, StudyError
 from prism_transformer.study.statistics import pareto
 from prism_transformer.training.run import read_environment
 
-CONFIRM = "confirm"  # folder of the runs with fresh seeds, in the study's
 DEFAULT_RUNG = 0.5  # of training, where nothing is known of a study's runs
 ENOUGH = 0.9  # correlation at which an early difference is taken for the final one
 FEWEST_PAIRS = 8  # differences that a correlation is computed of
@@ -112,6 +112,7 @@ def search_study(study: Source, crew: Crew = ALONE, *, tell: Tell = silent) -> I
     prepare_data(opened, tell)
     queue, alive = opened.queue(crew.heartbeat), list(plan.arms)
     opened.begin(queue, [])
+    write_rungs(opened.folder, rungs)
     # Workers of other machines find an empty queue between two rungs, and must not leave.
     queue.close(finished=False)
     for step in steps:
@@ -160,34 +161,29 @@ def confirming(study: Source, finalists: Sequence[str]) -> StudyFolder:
 # -- when arms are dropped -------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Rungs:
-    """Shares of the budget at which arms are dropped, and why these."""
-
-    shares: tuple[float, ...]
-    why: str
-
-
 def choose_rungs(study: StudyFolder) -> Rungs:
-    """As the study says; else from where on finished runs predict their own end."""
+    """As the study says; else as chosen before; else where finished runs predict their own end."""
     stage, n_steps = check_search(study.plan), study.plan.base.n_steps
     if stage.rungs is not None:
-        shown = ", ".join(f"{share:g}" for share in stage.rungs)
-        return Rungs(tuple(stage.rungs), f"rungs at {shown} of training, as the study says")
+        shares = tuple(sorted(stage.rungs))
+        shown = ", ".join(f"{share:g}" for share in shares)
+        return Rungs(shares=shares, why=f"rungs at {shown} of training, as the study says")
+    if before := read_rungs(study.folder):
+        return before
     found = early_correlations(study)
     if not found:
         return Rungs(
-            (DEFAULT_RUNG,),
-            f"a rung at {DEFAULT_RUNG:g} of training: too few runs are finished to say whether "
+            shares=(DEFAULT_RUNG,),
+            why=f"a rung at {DEFAULT_RUNG:g} of training: too few runs are finished to say whether "
             "arms can be told apart earlier",
         )
     late = [step for step in found if all(r >= ENOUGH for s, r in found.items() if s >= step)]
     seen = ", ".join(f"{r:.2f} at {step / n_steps:.2g}" for step, r in found.items())
     said = f"differences to the baseline in finished runs correlate with those at the end by {seen}"
     if not late:
-        return Rungs((), f"no rungs, all arms go to the end: {said}")
+        return Rungs(shares=(), why=f"no rungs, all arms go to the end: {said}")
     share = late[0] / n_steps
-    return Rungs((share,), f"a rung at {share:.2g} of training: {said}")
+    return Rungs(shares=(share,), why=f"a rung at {share:.2g} of training: {said}")
 
 
 def early_correlations(study: StudyFolder) -> dict[int, float]:

@@ -6,7 +6,6 @@ each, all with the same line; they meet at the first node.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import re
@@ -15,11 +14,13 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from time import sleep
 
 from prism_transformer.core.disk import appended, write_whole
 from prism_transformer.core.errors import InputError
+from prism_transformer.core.family import end_with_parent
 from prism_transformer.core.progress import Measured, Tell
 from prism_transformer.recipes.files import recipe_toml
 from prism_transformer.study.runs import CellFailed, StudyRun
@@ -79,7 +80,8 @@ def _rows(launch: Sequence[str], run: StudyRun, tell: Tell) -> Iterator[Row]:
             launch,
             stdout=stream,
             stderr=subprocess.STDOUT,
-            preexec_fn=_die_with_parent,
+            # Or torchrun would go on with a cell that the queue has given to another worker.
+            preexec_fn=partial(end_with_parent, signal.SIGTERM),
             # Ctrl-C in a terminal must not reach torchrun, since `_ask_to_stop` passes it on: at
             # the second signal torchrun kills without saving.
             start_new_session=True,
@@ -90,17 +92,6 @@ def _rows(launch: Sequence[str], run: StudyRun, tell: Tell) -> Iterator[Row]:
     if job.returncode:
         last = log.read_text("utf-8", "replace").strip().splitlines()[-3:]
         raise CellFailed(f"torchrun exited with {job.returncode}; {log}: {' / '.join(last)}")
-
-
-def _die_with_parent() -> None:
-    """Have the system end torchrun with this process.
-
-    Otherwise it would go on training a cell that the queue has given to another worker.
-    """
-    prctl = getattr(ctypes.CDLL(None), "prctl", None)
-    if prctl is not None:  # only on Linux
-        ask_for_signal = 1  # PR_SET_PDEATHSIG
-        prctl(ask_for_signal, signal.SIGTERM)
 
 
 def _ask_to_stop(job: subprocess.Popen[bytes]) -> bool:

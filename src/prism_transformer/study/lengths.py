@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
+from prism_transformer.core.table import Column, Row, Spread, Table, words
 from prism_transformer.study.collected import Collected, finite
-from prism_transformer.study.contrasts import Contrast, adjust, contrasts_at
+from prism_transformer.study.contrasts import Contrast, adjust, contrasts_at, once
 from prism_transformer.study.metrics import AT, NO_SCALING, loss_at_length
-from prism_transformer.study.statistics import ALPHA
+from prism_transformer.study.statistics import ALPHA, summarise
 
 ORDER = (NO_SCALING, "linear", "ntk", "yarn")
 SCALING = "scaling"  # what sentences call it
@@ -58,6 +59,39 @@ class Lengths:
         """The scaling under which the loss rises least, in the mean of all runs."""
         means = {name: float(each.mean().mean()) for name, each in self.at_longest.items()}
         return min(means, key=means.__getitem__)
+
+    @property
+    def told(self) -> tuple[Contrast, ...]:
+        """Contrasts where nothing is scaled and under the best scaling, each once."""
+        shown = (NO_SCALING, self.best)
+        return once([each for each in self.contrasts if each.values[SCALING] in shown])
+
+    @property
+    def table(self) -> Table:
+        """A row for each arm: its loss at the training context, and its rises at the longest."""
+        at_context = self.losses[NO_SCALING][self.context]
+        columns = (
+            *words("arm"), Column("loss", "nats", 4),
+            *(Column(name, "nats", 4, sign=True) for name in self.at_longest), Column("seeds"),
+        )  # fmt: skip
+        rows: tuple[Row, ...] = tuple(
+            {"arm": arm, "loss": _spread(at_context[arm]), "seeds": int(at_context[arm].count())}
+            | {name: _spread(rises[arm]) for name, rises in self.at_longest.items()}
+            for arm in at_context
+        )
+        title = (
+            f"Rise of the loss in sequences of {self.longest:,} tokens, {self.times:g} times the "
+            "training context, by scaling"
+        )
+        return Table("rises", columns, rows, title)
+
+
+def _spread(values: pd.Series) -> Spread | None:
+    known = values.dropna()
+    if known.empty:
+        return None
+    summary = summarise(known)
+    return Spread(summary.mean, summary.sd)
 
 
 def lengths_of(

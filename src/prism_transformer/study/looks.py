@@ -70,10 +70,16 @@ def plan_looks(seeds: tuple[int, ...], spending: Spending = OBRIEN_FLEMING) -> t
 
 
 @cache
-def false_alarms(seeds: tuple[int, ...]) -> float:
-    """Chance that a t test gives p < 0.05 at one of these looks at least, when nothing differs."""
-    looks = tuple(sorted({n for n in seeds if n > 1}))
-    return float((_p_values(looks, FEWER) < ALPHA).any(axis=1).mean()) if looks else 0.0
+def false_alarms(seeds: tuple[int, ...], limits: tuple[float, ...] = ()) -> float:
+    """Chance that a t test gives a p below its limit at one of these looks, if nothing differs.
+
+    Below 0.05, where no limits are given.
+    """
+    known = dict(zip(seeds, limits or [ALPHA] * len(seeds), strict=True))
+    looks = tuple(sorted(n for n in known if n > 1))
+    if not looks:
+        return 0.0
+    return float((_p_values(looks, FEWER) < [known[n] for n in looks]).any(axis=1).mean())
 
 
 def _p_values(seeds: tuple[int, ...], studies: int) -> Array:

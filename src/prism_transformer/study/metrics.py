@@ -17,6 +17,8 @@ MEMORY_BYTES = "memory_bytes"  # the most that was ever taken
 LARGEST_LOGIT = "largest_logit"  # by layer, at the last look
 LOSS_AT_POSITION = "loss_at_position"  # by the last position of each doubling
 
+# Right before a change of schedule, and right after it by either map of weights.
+RESLICED = {f"loss_{when}": f"reslice.{when}" for when in ("before", "reshape", "matched")}
 LOSS_AT_LENGTH = "loss_at_length"  # by the tokens of a sequence; scaled positions in its name
 
 NO_SCALING: Final = "none"  # rotary positions as they are

@@ -53,6 +53,11 @@ class Pooled:
     adjusted_p: float = nan
     """the same after Holm, over all comparisons of the study"""
 
+    @property
+    def error(self) -> float:
+        """Standard error of the mean."""
+        return self.detectable / detectable_shift(self.freedom)
+
 
 @dataclass(frozen=True)
 class Blocks:

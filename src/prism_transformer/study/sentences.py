@@ -6,22 +6,29 @@ pooled error of all arms does, and the sentence says so.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite, isnan
 
+from prism_transformer.core.table import number_of
 from prism_transformer.study.best_rates import BestRate, Envelope
-from prism_transformer.study.collected import SearchFacts, StudyFacts
-from prism_transformer.study.compare import ArmContrast, Comparison, digits
-from prism_transformer.study.contrasts import PRISM, Contrast, Lost, against, described
+from prism_transformer.study.collected import LooksFacts, SearchFacts, StudyFacts
+from prism_transformer.study.compare import ArmContrast, Comparison
+from prism_transformer.study.contrast_tables import digits
+from prism_transformer.study.contrasts import PRISM, Contrast, Lost, against, described, once
 from prism_transformer.study.factorial import LayerEffects
-from prism_transformer.study.looks import false_alarms
+from prism_transformer.study.lengths import Lengths
+from prism_transformer.study.peeking import Peeks
 from prism_transformer.study.statistics import ALPHA, MOST_PAIRS, Paired
 
 
 def sentences(comparison: Comparison) -> list[str]:
     """Everything that a comparison says: arms, contrasts, what was lost, when it was looked at."""
-    told = [sentence(each) for each in comparison.every]
-    told += [sentence(each) for envelope in comparison.envelopes for each in envelope.contrasts]
+    told = [sentence(each) for each in comparison.told]
+    told += [
+        sentence(each) for envelope in comparison.envelopes for each in once(envelope.contrasts)
+    ]
+    for read in filter(None, comparison.lengths):
+        told += [f"{rise_in(read)}: {sentence(each)}" for each in read.told]
     return told + remarks(comparison)
 
 
@@ -29,17 +36,13 @@ def remarks(comparison: Comparison) -> list[str]:
     """What is to be said of a study as a whole."""
     found = [layers_said(each) for each in comparison.layers if each]
     found += [line for each in comparison.envelopes for line in rates_said(each)]
-    found += [_looks(comparison)] if comparison.looks else []
-    looked = tuple(sorted(set(comparison.looked)))
-    if len(looked) > 1 and not comparison.looks:
-        found.append(_unplanned(looked))
+    found += _looks(comparison)
     if comparison.lost:
         found.append(_lost_runs(comparison.lost))
     if comparison.search is not None:
         found.append(_search(comparison.search))
-    if comparison.one_rate is not None:
-        rate = f"{comparison.one_rate:g}"
-        found.append(f"One learning rate, {rate}, was used for all arms and tuned for none.")
+    if said := untuned_said(comparison.untuned):
+        found.append(f"{said[0].upper()}{said[1:]}.")
     return [*found, *comparison.doubts]
 
 
@@ -70,7 +73,7 @@ def plainly(row: Contrast, arm: str, baseline: str) -> str:
     if gap is None:
         return f"none yet{at}; no seed is complete in both {arm} and {baseline}."
     size = f"{abs(gap.mean):.{digits(gap)}f} nats {'lower' if gap.mean < 0 else 'higher'}"
-    seeds = f"{gap.n} seed{'s' if gap.n > 1 else ''}"
+    seeds = number_of(gap.n, "seed")
     if not row.decided:
         return (
             f"undecided{at}. {arm} ends {size} than {baseline} in the mean of {seeds}, "
@@ -85,8 +88,10 @@ def _doubts(facts: StudyFacts, comparison: Comparison, rows: list[ArmContrast]) 
         yield f"a study like this one misses differences below {min(seen):.2g} nats"
     else:
         yield "seeds are too few to tell a difference from noise"
-    if (rate := comparison.one_rate) is not None:
-        yield f"one learning rate, {rate:g}, was used for all arms and tuned for none"
+    if comparison.peeks:
+        yield peeked(comparison.peeks)
+    if said := untuned_said(comparison.untuned):
+        yield said
     yield f"models of {facts.parameters / 1e6:.3g}M parameters say nothing of larger ones"
 
 
@@ -142,9 +147,11 @@ def _tested(row: Contrast, gap: Paired) -> str:
         return f"sign-flip p {gap.p:.3g}{adjusted if several else ''}{at}"
     pooled, adjusted = row.pooled, f", {row.pooled.adjusted_p:.3g} after Holm over "
     adjusted += f"{row.comparisons} comparisons"
+    where = f", {pooled.mean:+.{digits(gap)}f} nats when adjusted for missing runs," * row.moved
     return (
         f"{gap.n} seeds give no sign-flip p below {gap.p_floor:.2g}; by the pooled error "
-        f"({pooled.freedom} degrees of freedom) p {pooled.p:.3g}{adjusted if several else ''}{at}"
+        f"({number_of(pooled.freedom, 'degree')} of freedom){where} p {pooled.p:.3g}"
+        f"{adjusted if several else ''}{at}"
     )
 
 
@@ -157,12 +164,13 @@ def _lost(row: Contrast) -> str:
         return ""
     seeds = {each.seed for each in row.lost}
     said = ", ".join(f"{each.arm} {each.how} in seed {each.seed}" for each in row.lost)
-    return f"; {len(seeds)} seed{'s are' if len(seeds) > 1 else ' is'} not in it: {said}"
+    are = "are" if len(seeds) > 1 else "is"
+    return f"; {number_of(seeds, 'seed')} {are} not in it: {said}"
 
 
 def _lost_runs(lost: tuple[Lost, ...]) -> str:
     n, diverged = len(lost), sum(each.diverged for each in lost)
-    runs = f"{n} run{'s' if n > 1 else ''} failed"
+    runs = f"{number_of(n, 'run')} failed"
     if not diverged:
         return f"{runs}: differences are of the other seeds."
     return (
@@ -173,34 +181,43 @@ def _lost_runs(lost: tuple[Lost, ...]) -> str:
 
 def layers_said(effects: LayerEffects) -> str:
     """What a factorial study says of its layers, and whether their sum is all."""
-    clear = [
-        f"{n} ({e.mean:+.4f})" for n, e in enumerate(effects.layers) if e.low > 0 or e.high < 0
-    ]
+    clear = [f"{n} ({e.mean:+.4f})" for n, e in enumerate(effects.layers) if e.adjusted_p < ALPHA]
     worth = f"in layers {', '.join(clear)}" if clear else "in no layer by itself"
-    said = f"A wide head changes the loss beyond its 95 % interval {worth}"
+    said = (
+        f"A wide head changes the loss {worth}, by p adjusted for {len(effects.layers)} layers and "
+        f"an error of {effects.layers[0].se:.4f} each"
+    )
     if isnan(effects.p):
         return f"{said}; one seed cannot tell whether layers act one by one."
-    more = "more than the sum of their layers" if effects.p < ALPHA else "the sum of their layers"
-    shown = f"as far as {len(effects.seeds)} seeds show"
+    seeds = number_of(effects.seeds, "seed")
+    fit = f"F {effects.lack_of_fit:.2f}, p {effects.p:.2g}, {seeds}"
+    more = "are more than" if effects.p < ALPHA else "cannot be told from"
+    left = "; ".join(
+        f"{name} {each.residual:+.4f} ({each.low:+.4f} to {each.high:+.4f})"
+        for name, each in effects.beyond.items()
+    )
     return (
-        f"{said}; schedules are {more}, {shown} (F {effects.lack_of_fit:.2f}, p {effects.p:.2g})."
+        f"{said}. Schedules {more} the sum of their layers ({fit}); what is left of each with its "
+        f"95 % interval, unadjusted: {left}."
     )
 
 
 def _search(found: SearchFacts) -> str:
     """What choosing among many arms does to the best of them, and whether it was made good."""
+    rungs = f" Its rungs: {found.rungs}." if found.rungs else ""
     if found.confirmed:
         return (
             "These are the finalists of a search, trained once more with seeds that did not choose "
-            "them: nothing here is flattered by the choice."
+            f"them: nothing here is flattered by the choice.{rungs}"
         )
     said = (
         "Arms were dropped by a search, and the best of many is flattered by the choice: its "
         "difference is larger here than it will be again"
     )
     if not found.confirm:
-        return f"{said}; `confirm` in [search] trains the finalists with fresh seeds."
-    return f"{said}; the finalists are confirmed with seeds {', '.join(map(str, found.confirm))}."
+        return f"{said}; `confirm` in [search] trains the finalists with fresh seeds.{rungs}"
+    seeds = ", ".join(map(str, found.confirm))
+    return f"{said}; the finalists are confirmed with seeds {seeds}.{rungs}"
 
 
 def rates_said(envelope: Envelope) -> Iterator[str]:
@@ -230,20 +247,96 @@ def _rate(best: BestRate) -> str:
     return f"{best.rate:g}" + (f" (95 % {best.low:.2g} to {best.high:.2g})" if known else "")
 
 
-def _looks(comparison: Comparison) -> str:
-    planned = ", ".join(f"{look.seeds} (p below {look.limit:.2g})" for look in comparison.looks)
+def untuned_said(rates: Mapping[str, tuple[float, ...]]) -> str:
+    """At which learning rates arms were trained that nothing tuned; nothing where all were."""
+    if not rates:
+        return ""
+    kinds = dict.fromkeys(rates.values())
+    if len(kinds) > 1:
+        said = "; ".join(
+            f"{_rates(kind)} for {', '.join(arm for arm in rates if rates[arm] == kind)}"
+            for kind in kinds
+        )
+        return f"learning rates were tuned for no arm: {said}"
+    (kind,) = kinds
+    if len(kind) > 1:
+        few = "too few to show a best one"
+        return f"learning rates {_rates(kind)} were used for all arms and tuned for none: {few}"
+    return f"one learning rate, {_rates(kind)}, was used for all arms and tuned for none"
+
+
+def _rates(rates: Sequence[float]) -> str:
+    return " and ".join(f"{rate:g}" for rate in rates)
+
+
+def rise_in(read: Lengths) -> str:
+    """What contrasts of longer sequences are of."""
+    return f"rise of the loss in {read.longest:,} tokens"
+
+
+# -- when it was looked at -------------------------------------------------------------------------
+
+
+def _looks(comparison: Comparison) -> Iterator[str]:
+    """Which looks were planned, and what was seen that they do not pay for."""
+    seen = comparison.peeks
+    if comparison.looks:
+        planned = ", ".join(f"{look.seeds} (p below {look.limit:.2g})" for look in comparison.looks)
+        here = _this_look(comparison)
+        verb = "are planned now" if seen and seen.plans else "were planned"
+        yield f"Looks {verb} at these numbers of seeds: {planned}; {here}."
+    if seen:
+        yield _peeked(comparison, seen)
+
+
+def _this_look(comparison: Comparison) -> str:
     now = next((at for at in comparison.looks if at.seeds == comparison.settled), None)
+    if now is None and not comparison.settled:
+        return "no seed is whole in all arms yet, and nothing is decided before the first look"
     if now is None:
-        here = f"with {comparison.settled} seeds this is none of them, and decides nothing"
-    else:
-        here = f"this is the one at {now.seeds}, with {100 * now.spent:.2g} % of error spent by now"
-    return f"Looks were planned at these numbers of seeds: {planned}; {here}."
+        whole = f"{number_of(comparison.settled, 'seed')} whole in all arms"
+        return f"with {whole} this is none of them, and decides nothing"
+    spent = f", with {100 * now.spent:.2g} % of error spent by now" * (comparison.peeks is None)
+    return f"this is the one at {now.seeds}{spent}"
 
 
-def _unplanned(looked: tuple[int, ...]) -> str:
-    seen = ", then with ".join(map(str, looked))
-    return (
-        f"Seeds were added after the study had been seen: with {seen}. If nothing differs, p < "
-        f"{ALPHA} comes up at one of these with a chance of {100 * false_alarms(looked):.2g} %, "
-        "not 5 %; a study that names its `looks` beforehand pays for them."
-    )
+def _peeked(comparison: Comparison, seen: Peeks) -> str:
+    whole = f"with {', then with '.join(map(str, seen.looked))}"
+    if not comparison.looks and not seen.plans:
+        return (
+            f"Seeds were added after the study had been seen: {whole}. If nothing differs, p < "
+            f"{ALPHA} comes up at one of these with a chance of {100 * seen.alarms:.2g} %, not 5 "
+            "%; a study that names its `looks` beforehand pays for them."
+        )
+    plans = " and ".join(map(_plan, seen.plans))
+    told = [f"It was collected before with {plans}"] if plans else []
+    told += [f"As a whole it was seen {whole} seeds"] if seen.looked else []
+    if comparison.looks and seen.unplanned:
+        one = len(seen.unplanned) == 1
+        are = "is no look that is" if one else "are no looks that are"
+        told[-1] += f", of which {', '.join(map(str, seen.unplanned))} {are} planned now"
+    told.append("No planned looks pay for that, so an error of 5 % is not claimed")
+    if not isnan(seen.alarms):
+        more = ", or of the looks to come," * any(
+            look.seeds > max(seen.looked) for look in comparison.looks
+        )
+        told[-1] += (
+            f": if nothing differs, p falls below its limit at one of these{more} with a chance of "
+            f"about {100 * seen.alarms:.2g} %"
+        )
+    return f"{'. '.join(told)}."
+
+
+def _plan(looks: LooksFacts | None) -> str:
+    if looks is None:
+        return "no looks planned"
+    return f"looks planned at {', '.join(map(str, looks.seeds))} ({looks.spending})"
+
+
+def peeked(seen: Peeks) -> str:
+    """The same as a doubt."""
+    what = "its looks were changed" if seen.plans else "seeds were added"
+    said = f"{what} after it had been seen"
+    if isnan(seen.alarms):
+        return said
+    return f"{said}: of studies without a difference about {100 * seen.alarms:.2g} % find one"

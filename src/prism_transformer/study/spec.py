@@ -33,7 +33,15 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, field_validator
+from pydantic import (
+    Field,
+    NonNegativeInt,
+    PositiveInt,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    field_validator,
+)
 
 from prism_transformer.core.errors import InputError, explain
 from prism_transformer.core.section import Section
@@ -47,6 +55,28 @@ from prism_transformer.study.metrics import NO_SCALING
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$"
 Name = Annotated[str, Field(pattern=NAME)]
+
+
+def _expecting(what: str) -> WrapValidator:
+    """Says in one sentence what a value of several forms should be, not what each form lacks."""
+
+    def check(value: object, handler: ValidatorFunctionWrapHandler) -> object:
+        try:
+            return handler(value)
+        except ValidationError:
+            raise ValueError(f"write {what}") from None
+
+    return WrapValidator(check)
+
+
+ArmValue = Annotated[
+    str | dict[str, Any],
+    _expecting('a schedule, as in "prism" or "uniform:4", or a table with `schedule`'),
+]
+ContrastValue = Annotated[
+    list[str] | dict[str, float],
+    _expecting('two arms, as in ["prism", "uniform"], or a table of weights by arm'),
+]
 
 Scaling = Literal["none", "linear", "ntk", "yarn"]
 Changes = dict[str, Any]
@@ -213,9 +243,9 @@ class Study(Section):
     """numbers of seeds at which it is looked at, and may end; the error is spent over them"""
     spending: Spending = OBRIEN_FLEMING
     """how: next to nothing early, or about as much for each seed"""
-    contrasts: dict[Name, list[str] | dict[str, float]] = Field(default={})
+    contrasts: dict[Name, ContrastValue] = Field(default={})
     recipe: dict[str, Any] = Field(default={})
-    arms: dict[Name, str | dict[str, Any]] = Field(min_length=1)
+    arms: dict[Name, ArmValue] = Field(min_length=1)
     factorial: FactorialStage | None = None
     """adds its arms to those that are named"""
     tune: TuneStage | None = None

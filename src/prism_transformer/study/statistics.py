@@ -93,7 +93,7 @@ def t_interval(numbers: Array, confidence: float = CONFIDENCE) -> Array:
     return np.array((mean, mean - half, mean + half))
 
 
-def t_test(mean: float, error: float, freedom: int) -> tuple[float, float, float]:
+def t_test(mean: float, error: float, freedom: float) -> tuple[float, float, float]:
     """Bounds of the 95 % interval of a mean with this standard error, and its two-sided p.
 
     The p is NaN where the error is 0.
@@ -184,10 +184,20 @@ def sign_flip_floor(n: int) -> float:
     return exact if n <= EXACT_PAIRS else max(exact, 1 / (DRAWS + 1))
 
 
+def sign_test(against: int, n: int) -> float:
+    """Two-sided p that so many of ``n`` signs, and no fewer, are against; 1 for half or less.
+
+    Exact if each sign could as well have been the other; none that is neither is counted in ``n``.
+    """
+    if 2 * against <= n:
+        return 1.0
+    return min(2 * float(special.bdtrc(against - 1, n, 0.5)), 1.0)
+
+
 # -- power, equal arms ---------------------------------------------------------------------------
 
 
-def _power(freedom: int, shift: float) -> float:
+def _power(freedom: float, shift: float) -> float:
     """The chance that a two-sided t test finds an effect of ``shift`` standard errors."""
     critical = special.stdtrit(freedom, 1 - ALPHA / 2)
     shift = min(shift, LARGEST_SHIFT)
@@ -196,25 +206,26 @@ def _power(freedom: int, shift: float) -> float:
     return float(1 - special.nctdtr(freedom, shift, critical) + far_tail)
 
 
-def power_of(effect: float, n: int, sd: float) -> float:
-    """The chance that ``n`` pairs of this s.d. show ``effect`` at two-sided 5 %; NaN for one."""
-    if n < 2 or isnan(sd):
-        return nan
-    return _power(n - 1, abs(effect) * sqrt(n) / sd if sd > 0 else inf)
+def power_of(effect: float, error: float, freedom: float) -> float:
+    """The chance that a t test with this standard error shows ``effect`` at two-sided 5 %.
+
+    NaN where the error is not known.
+    """
+    return _power(freedom, abs(effect) / error) if error > 0 else nan
 
 
-def margin_power(margin: float, n: int, sd: float, sides: int = 2) -> float:
+def margin_power(margin: float, error: float, freedom: float, sides: int = 2) -> float:
     """The chance to show that equal arms are within a margin: on both sides, or on one of them.
 
-    Each side is a one-sided t test at 5 %. NaN for one pair.
+    Each side is a one-sided t test at 5 %. NaN where the error is not known.
     """
-    if n < 2 or isnan(sd):
+    if not error > 0:
         return nan
-    shift = min(margin * sqrt(n) / sd, LARGEST_SHIFT) if sd > 0 else LARGEST_SHIFT
-    critical = special.stdtrit(n - 1, 1 - ALPHA)
-    # The mean over what the s.d. of such a sample may come out as, at even steps of its chance.
+    shift = min(margin / error, LARGEST_SHIFT)
+    critical = special.stdtrit(freedom, 1 - ALPHA)
+    # The mean over what the error of such a sample may come out as, at even steps of its chance.
     chance = (np.arange(1000) + 0.5) / 1000
-    spread = np.sqrt(2 * special.gammaincinv((n - 1) / 2, chance) / (n - 1))
+    spread = np.sqrt(2 * special.gammaincinv(freedom / 2, chance) / freedom)
     shown = 1 - sides * special.ndtr(critical * spread - shift)
     return float(np.maximum(shown, 0.0).mean())
 

@@ -145,7 +145,8 @@ def _follow(job: Job, until: int | None, tell: Tell) -> None:
         return
     if loss is not None:
         tell(Note(f"finished: validation loss {loss:.4f} nats after {job.step} steps"))
-    tell(Note(f"{job.folder} is complete; try: prism generate {job.folder}"))
+    verb = "generate" if job.recipe.model.attention == "causal" else "loss"
+    tell(Note(f"{job.folder} is complete; try: prism {verb} {job.folder}"))
 
 
 def _tell_row(row: Row, last: int, tell: Tell) -> None:

@@ -21,6 +21,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from prism_transformer.core.errors import RunError, first_line
+from prism_transformer.core.family import end_with_parent
 from prism_transformer.model import PrismLM
 from prism_transformer.recipe import Distribution
 from prism_transformer.training.device import sum_type
@@ -92,7 +93,7 @@ def join_world(device: torch.device) -> Iterator[World]:
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     # A process that has left a world may join another one: what its store still says of the first
     # must not be read for the second. All processes join equally often, so they count alike.
-    store, rank, _ = next(dist.rendezvous("env://", timeout=FIRST_TIMEOUT))
+    store, rank = _meeting_place()
     store = dist.PrefixStore(f"world-{next(_worlds)}", store)
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=FIRST_TIMEOUT)
     try:
@@ -104,6 +105,20 @@ def join_world(device: torch.device) -> Iterator[World]:
         yield World(dist.get_rank(), size, device, patient, savers, per_node, everybody)
     finally:
         dist.destroy_process_group()
+
+
+def _meeting_place() -> tuple[dist.Store, int]:
+    """What the processes of a launch find each other by, and this one's number."""
+    timeout = FIRST_TIMEOUT
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        # torchrun holds the meeting place and was there first: if it does not answer within
+        # minutes it was killed. If it is killed later, save and leave; its processes are in
+        # sessions of their own, so that whatever ends torchrun's does not reach them.
+        timeout = STEP_TIMEOUT
+        end_with_parent(signal.SIGTERM)
+    store, rank, _ = next(dist.rendezvous("env://", timeout=timeout))
+    store.set_timeout(FIRST_TIMEOUT)  # for whatever it is asked from here on
+    return store, rank
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ from prism_transformer.training.device import Settings, begin, settle
 from prism_transformer.training.distributed import World
 from prism_transformer.training.job import open_data
 from prism_transformer.training.loop import validation_loss
+from prism_transformer.training.objective import objective_of
 from prism_transformer.training.run import (
     METRICS_FILE,
     SUMS_FILE,
@@ -191,12 +192,12 @@ def _losses(
     ways |= {way: (after, tensors) for way, tensors in made.items()}
     _, val = open_data(recipe)
     n_windows, size = recipe.data.val_tokens // config.seq_len, recipe.train.micro_batch
-    world, found = World(0, 1, settings.device, None), {}
+    world, objective, found = World(0, 1, settings.device, None), objective_of(recipe), {}
     for way, (own, tensors) in counted(tell, "losses", ways.items(), len(ways)):
         model = PrismLM(own).to(settings.dtype)
         model.load_state_dict(tensors)
         model.to(settings.device)
-        found[way] = validation_loss(model, val, n_windows, size, world, settings)
+        found[way] = validation_loss(model, val, n_windows, size, world, settings, objective)
     return found
 
 
