@@ -56,13 +56,21 @@ def check(found: TextWeights, expected: list[np.ndarray]) -> None:
                 best = np.sort(row)[::-1][:LARGEST]
                 assert head.weights[t] / WHOLE == pytest.approx(best, abs=UNIT)
                 seen = head.weights[t] > 0
-                at = (t - head.back[t].astype(int))[seen]
+                at = head.keys[t].astype(int)[seen]
                 assert row[at] == pytest.approx(head.weights[t][seen] / WHOLE, abs=UNIT)
 
 
 def test_largest_weights_are_those_of_transformers() -> None:
     tokens, model = some_tokens(1)[0], model_of()
     check(text_weights(model, tokens), eager(to_hf(model), tokens))
+
+
+def test_an_encoder_looks_both_ways() -> None:
+    tokens, model = some_tokens(1)[0], model_of(attention="bidirectional")
+    found = text_weights(model, tokens)
+    check(found, eager(to_hf(model), tokens))
+    later = [head.keys[0][head.weights[0] > 0] for layer in found.heads for head in layer]
+    assert all(keys.max() > 0 for keys in later)
 
 
 def test_grouped_keys_and_windows_of_another_model() -> None:

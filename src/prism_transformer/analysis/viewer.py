@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
+from collections.abc import Iterable
 from dataclasses import dataclass
 from gzip import compress
 from hashlib import sha256
@@ -34,10 +35,12 @@ from prism_transformer.schedule import HeadSchedule
 
 MOST_TOKENS = 1024  # of a text, where no length is given
 MOST_BYTES = 3_000_000  # of weights before they are compressed
+SHARE = "of the weight"
 SHOWN = {  # statistics of the map: heading and unit
     "distance": ("distance", "tokens"),
     "entropy": ("entropy", "nats"),
-    "sink": ("sink", "of the weight"),
+    "sink": ("sink", SHARE),
+    "ahead": ("ahead", SHARE),  # of encoders
 }
 ENDING = ".html"
 
@@ -89,14 +92,20 @@ class AttentionView:
             script=script,
             script_hash=b64encode(sha256(script.encode()).digest()).decode(),
             data=_script_json(self._facts()),
-            tables="\n".join(map(_table, self.models)),
+            queries=self.profiles[0].queries,
+            tables="\n".join(_table(one, self._shown) for one in self.models),
         )
+
+    @property
+    def _shown(self) -> dict[str, tuple[str, str]]:
+        known = self.profiles[0].statistics
+        return {name: words for name, words in SHOWN.items() if name in known}
 
     def _facts(self) -> dict[str, Any]:
         n = kept((one.found for one in self.models), MOST_BYTES)
         return {
-            "statistics": {name: list(words) for name, words in SHOWN.items()},
-            "models": [_model(one, n) for one in self.models],
+            "statistics": {name: list(words) for name, words in self._shown.items()},
+            "models": [_model(one, n, self._shown) for one in self.models],
         }
 
     def __repr__(self) -> str:
@@ -129,6 +138,11 @@ def attention_view(
         )
         for each in counted(tell, "looking at attention", sources, len(sources), "models")
     ]
+    if len({one.found.profile.attention for one in seen}) > 1:
+        raise InputError(
+            " and ".join(f"{one.source} is {one.found.profile.attention}" for one in seen)
+            + ": their heads are no pair; look at each by itself"
+        )
     return AttentionView(tuple(seen))
 
 
@@ -155,17 +169,18 @@ def check_view_file(file: Path) -> None:
 # -- the parts of the page -------------------------------------------------------------------------
 
 
-def _model(one: SeenModel, n: int) -> dict[str, Any]:
+def _model(one: SeenModel, n: int, shown: Iterable[str]) -> dict[str, Any]:
     """Everything that the page shows of a model; weights as bytes that it unpacks."""
     profile, length = one.found.profile, len(one.tokens)
+    both_ways = profile.attention == "bidirectional"
     blocks = block_of(length)
     size = blocks[-1] + 1
-    lower = np.tril_indices(size)
+    seen = np.ones((size, size), bool) if both_ways else np.tri(size, dtype=bool)
     parts = [
         part
         for layer in one.found.heads
         for head in layer
-        for part in (head.back[:, :n], head.weights[:, :n], head.blocks[lower])
+        for part in (head.keys[:, :n], head.weights[:, :n], head.blocks[seen])
     ]
     packed = np.concatenate([np.ascontiguousarray(part).ravel() for part in parts]).astype("<u2")
     return {
@@ -173,11 +188,12 @@ def _model(one: SeenModel, n: int) -> dict[str, Any]:
         "schedule": str(HeadSchedule(profile.schedule)),
         "heads": profile.schedule,
         "widths": profile.widths,
+        "both_ways": both_ways,
         "statistics": {
             name: [
                 [float(f"{value:.6g}") for value in layer[name].heads] for layer in profile.layers
             ]
-            for name in SHOWN
+            for name in shown
         },
         "tokens": one.tokens,
         "kept": min(n, length),
@@ -193,17 +209,17 @@ def _script_json(facts: dict[str, Any]) -> str:
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
-def _table(one: SeenModel) -> str:
+def _table(one: SeenModel, shown: dict[str, tuple[str, str]]) -> str:
     """Every head's numbers, for who has no script."""
     profile = one.found.profile
     rows = (
-        [layer, head, profile.widths[layer], *(f"{found[name].heads[head]:.4g}" for name in SHOWN)]
+        [layer, head, profile.widths[layer], *(f"{found[name].heads[head]:.4g}" for name in shown)]
         for layer, found in enumerate(profile.layers)
         for head in range(profile.schedule[layer])
     )
     cells = ("".join(f"<td class=n>{cell}</td>" for cell in row) for row in rows)
     heads = "".join(f"<tr>{row}</tr>" for row in cells)
-    columns = ["layer", "head", "width", *(f"{name}, {unit}" for name, unit in SHOWN.values())]
+    columns = ["layer", "head", "width", *(f"{name}, {unit}" for name, unit in shown.values())]
     heading = "".join(f'<th class=n scope="col">{name}</th>' for name in columns)
     name = escape(visible(one.source))
     return (

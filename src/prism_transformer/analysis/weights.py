@@ -32,8 +32,8 @@ Units = NDArray[np.uint16]
 class HeadWeights:
     """One head: its largest weights for each query, and its map."""
 
-    back: Units
-    """how many positions before the query each of them lies (T, n), the largest weight first"""
+    keys: Units
+    """positions of the largest weights of each query (T, n), the largest first"""
     weights: Units
     """(T, n), in units of 1 / WHOLE; 0 where a query has fewer keys"""
     blocks: Units
@@ -54,7 +54,7 @@ class TextWeights:
 
 
 def text_weights(model: nn.Module, tokens: Tensor, end_of_text: int | None = None) -> TextWeights:
-    """Run one text (T,) through a Prism model or any Hugging Face causal LM.
+    """Run one text (T,) through a Prism model or any Hugging Face LM.
 
     ``end_of_text`` stands before each document, where documents do not see each other.
     """
@@ -73,37 +73,37 @@ def text_weights(model: nn.Module, tokens: Tensor, end_of_text: int | None = Non
         causal: bool,
         positions: Tensor | None,
     ) -> None:
-        if not causal:
-            raise InputError(
-                "a model that sees what follows has no view yet; measure its distances"
-            )
-        recorder(layer, q, k, y, scale, window, positions=positions)
-        others = None if positions is None else ~same_document(positions)[0]
+        recorder(layer, q, k, y, scale, window, causal, positions)
+        hidden = _hidden(q.shape[-2], window, causal, positions, q.device)
         own = k[0].repeat_interleave(q.shape[1] // k.shape[1], dim=0)  # the keys each head sees
         heads = zip(q[0].float(), own.float(), strict=True)
-        layers.append(tuple(_head(*each, scale, window, others) for each in heads))
+        layers.append(tuple(_head(*each, scale, hidden) for each in heads))
 
     watch(model, [tokens[None]], see, end_of_text)
     profile = Profile(recorder.seq_len, 1, tuple(recorder.widths), recorder.layers())
     return TextWeights(profile, tuple(layers))
 
 
-def _head(
-    q: Tensor, k: Tensor, scale: float | None, window: int | None, others: Tensor | None
-) -> HeadWeights:
-    """One head's queries and keys (T, K); ``others`` (T, T) are of another document."""
-    length, width = q.shape
-    scores = (q @ k.mT) * (width**-0.5 if scale is None else scale)
-    t = torch.arange(length, device=q.device)
-    hidden = t > t[:, None]
+def _hidden(
+    length: int, window: int | None, causal: bool, positions: Tensor | None, device: torch.device
+) -> Tensor:
+    """Which keys a query does not see (T, T): later ones, those out of its window or document."""
+    t = torch.arange(length, device=device)
+    hidden = (t > t[:, None]) & causal
     if window is not None:
         hidden |= t <= t[:, None] - window
-    if others is not None:
-        hidden |= others
+    if positions is not None:
+        hidden |= ~same_document(positions)[0]
+    return hidden
+
+
+def _head(q: Tensor, k: Tensor, scale: float | None, hidden: Tensor) -> HeadWeights:
+    """One head's queries and keys (T, K)."""
+    length, width = q.shape
+    scores = (q @ k.mT) * (width**-0.5 if scale is None else scale)
     weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
     largest, keys = weights.topk(min(LARGEST, length), dim=-1)
-    back = (t[:, None] - keys).clamp(min=0)  # of weight 0 where it would be a later key
-    return HeadWeights(_units(back, 1), _units(largest), _units(_blocks(weights)))
+    return HeadWeights(_units(keys, 1), _units(largest), _units(_blocks(weights)))
 
 
 def _units(values: Tensor, whole: int = WHOLE) -> Units:

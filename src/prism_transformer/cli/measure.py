@@ -178,7 +178,8 @@ def _write_view(
     console = make_console()
     if all(other.seq_len == first.seq_len for other in second):  # tokenizers may cut differently
         print_table(console, layer_table([first], second, statistic))
-    say(console, f"one text of {first.seq_len} tokens, last half of it; {found.models[0].text}")
+    text = found.models[0].text
+    say(console, f"one text of {first.seq_len} tokens, {first.queries} of it; {text}")
     say(console, f"wrote {written}")
 
 

@@ -40,25 +40,30 @@
     constructor(own, values) {
       Object.assign(this, own, { values, layer: 0, head: 0, query: own.tokens.length - 1 });
       this.length = own.tokens.length;
-      this.size = 2 * this.length * this.kept + this.blocks * (this.blocks + 1) / 2;
+      this.size = 2 * this.length * this.kept + this.rowStart(this.blocks);
       this.starts = own.heads.map((_, layer) => own.heads.slice(0, layer).reduce((a, b) => a + b, 0));
       this.cells = new Map();
       this.build();
     }
 
     // -- what was packed ---------------------------------------------------------------------
+    // Blocks before this row: of an encoder every row has all columns, else those up to its own.
+    rowStart(row) { return this.both_ways ? row * this.blocks : row * (row + 1) / 2; }
+    lastColumn(row) { return this.both_ways ? this.blocks - 1 : row; }
+    sees(query, key) { return this.both_ways || key <= query; }
+
     at() { return (this.starts[this.layer] + this.head) * this.size; }
 
     largest(query) {
       const from = this.at() + query * this.kept;
       const weights = from + this.length * this.kept;
       return Array.from({ length: this.kept }, (_, n) => ({
-        key: query - this.values[from + n], units: this.values[weights + n],
+        key: this.values[from + n], units: this.values[weights + n],
       })).filter((each) => each.units > 0);
     }
 
     block(row, column) {
-      return this.values[this.at() + 2 * this.length * this.kept + row * (row + 1) / 2 + column];
+      return this.values[this.at() + 2 * this.length * this.kept + this.rowStart(row) + column];
     }
 
     told(layer, head) {
@@ -119,7 +124,7 @@
         word.addEventListener("click", () => this.read(place));
         word.addEventListener("pointermove", (event) => {
           const found = this.largest(this.query).find((each) => each.key === place);
-          const weight = place > this.query ? "later: not seen" : found ? percent(found.units)
+          const weight = !this.sees(this.query, place) ? "later: not seen" : found ? percent(found.units)
             : `not among its ${this.kept} largest weights`;
           say(`${place}: ${shown(token)}\n${weight}`, event.clientX, event.clientY);
         });
@@ -151,7 +156,7 @@
       };
       this.rects = [];
       for (let row = 0; row < n; row += 1) {
-        for (let column = 0; column <= row; column += 1) {
+        for (let column = 0; column <= this.lastColumn(row); column += 1) {
           this.rects.push([row, column, svg("rect", { x: column, y: row, width: 1.02, height: 1.02 })]);
         }
       }
@@ -169,7 +174,7 @@
       this.block_first = Array.from({ length: n }, (_, block) => this.own_block.indexOf(block));
       this.picture.addEventListener("pointermove", (event) => {
         const [row, column] = place(event);
-        if (column > row) { hush(); return; }
+        if (column > this.lastColumn(row)) { hush(); return; }
         say(`queries ${spans(row)} on keys ${spans(column)}\nmean weight ${percent(this.block(row, column))}`, event.clientX, event.clientY);
       });
       this.picture.addEventListener("pointerleave", hush);
@@ -235,12 +240,12 @@
         word.classList.toggle("seen", by.has(place));
         word.classList.toggle("dark", share > 0.6);
         word.classList.toggle("now", place === this.query);
-        word.classList.toggle("later", place > this.query);
+        word.classList.toggle("later", !this.sees(this.query, place));
         word.style.setProperty("--share", `${100 * share}%`);
       });
       const row = this.own_block[this.query];
       this.row.setAttribute("y", row);
-      this.row.setAttribute("width", row + 1);
+      this.row.setAttribute("width", this.lastColumn(row) + 1);
       const rest = WHOLE - found.reduce((sum, each) => sum + each.units, 0);
       const title = make("p");
       title.append("Token ", make("b", {}, `${this.query}: ${shown(this.tokens[this.query])}`), " attends to");
