@@ -141,7 +141,7 @@ def test_an_encoders_export_is_asked_what_its_run_is(tmp_path: Path, data: Path)
 @pytest.mark.parametrize("wrong", [{"length": 0}, {"length": -1}, {"sequences": 0}])
 def test_sizes_below_one_are_refused(trained: Path, wrong: dict[str, Any]) -> None:
     (name,) = wrong
-    with pytest.raises(InputError, match=f"--{name} .*: is below 1"):
+    with pytest.raises(InputError, match=f"--{name} .*: give at least 1"):
         text_loss(trained, **wrong)
 
 

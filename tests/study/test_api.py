@@ -22,10 +22,10 @@ from tests.study.files import STUDY, write_study
     ("options", "reason"),
     [
         ({"device": "gpu"}, "device 'gpu'"),
-        ({"processes": 0}, "processes = 0: give at least 1"),
-        ({"heartbeat": 0}, "heartbeat = 0: give at least 1"),
-        ({"workers": 0}, "workers = 0: give 'auto' or a number"),
-        ({"workers": "many"}, "workers = 'many': give 'auto' or a number"),
+        ({"processes": 0}, "--processes 0: give at least 1"),
+        ({"heartbeat": 0}, "--heartbeat 0: give at least 1"),
+        ({"workers": 0}, "--workers 0: give 'auto' or a number"),
+        ({"workers": "many"}, "--workers 'many': give 'auto' or a number"),
     ],
 )
 def test_what_no_worker_can_use_is_refused_before_anything_is_written(

@@ -23,7 +23,7 @@ from tests.study.files import STAGES, STUDY, tiny_plan, write_study
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"workers": 3}, "workers = 3: with 1 GPU for each that is 3, there are 2; give at most 2"),
+        ({"workers": 3}, "--workers 3: with 1 GPU for each that is 3, there are 2; give at most 2"),
         ({"workers": 2, "processes": 2}, "that is 4, there are 2; give at most 1"),
         ({"workers": "auto", "processes": 4}, "processes = 4: a run needs 4 GPUs, there are 2"),
     ],

@@ -134,11 +134,11 @@ def test_times_are_read_as_slurm_reads_them(time: str, seconds: int) -> None:
     [
         (Resources(time="soon"), {}, "time = 'soon'"),
         (Resources(time="2"), {}, "120 seconds before"),
-        (Resources(nodes=0), {}, "nodes = 0: give at least 1"),
-        (Resources(gpus=0), {}, "gpus = 0: give at least 1"),
+        (Resources(nodes=0), {}, "--nodes 0: give at least 1"),
+        (Resources(gpus=0), {}, "--gpus 0: give at least 1"),
         (Resources(nodes=2), {"processes": 3}, "3 processes do not share 2 nodes"),
-        (Resources(), {"workers": 0}, "workers = 0: give at least 1"),
-        (Resources(), {"processes": 0}, "processes = 0: give at least 1"),
+        (Resources(), {"workers": 0}, "--workers 0: give at least 1"),
+        (Resources(), {"processes": 0}, "--processes 0: give at least 1"),
         (Resources(), {"device": "gpu"}, "device 'gpu'"),
     ],
 )

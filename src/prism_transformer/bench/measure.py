@@ -18,7 +18,7 @@ import torch
 
 from prism_transformer.bench import workloads
 from prism_transformer.bench.workloads import Work
-from prism_transformer.core.errors import InputError
+from prism_transformer.core.errors import InputError, at_least_one
 from prism_transformer.core.progress import Begun, Tell, counted, silent
 from prism_transformer.core.table import Column, Table, words
 from prism_transformer.model import PrismLM
@@ -69,8 +69,7 @@ def interleave(works: Mapping[str, Work], rounds: int, tell: Tell = silent) -> d
     for work in works.values():
         work()
     # Every other round backwards, so that none always follows the same one.
-    if rounds < 1:
-        raise InputError(f"--rounds {rounds}: give at least 1")
+    at_least_one(rounds=rounds)
     turns = [name for turn in range(rounds) for name in list(works)[:: -1 if turn % 2 else 1]]
     seconds: dict[str, list[float]] = {name: [] for name in works}
     for name in counted(tell, "measuring", turns, len(turns)):

@@ -21,7 +21,7 @@ from cyclopts.exceptions import (
 )
 
 from prism_transformer.cli.options import Whole
-from prism_transformer.core.errors import InputError
+from prism_transformer.core.errors import InputError, at_least_one
 from prism_transformer.recipes.guesses import hint
 
 DEFAULT_RECIPE = "prism-micro"
@@ -75,8 +75,7 @@ def recipe_and_overrides(
     if short.steps is not None:
         from prism_transformer.recipes.files import load_recipe
 
-        if short.steps < 1:
-            raise InputError(f"--steps {short.steps}: give at least 1")
+        at_least_one(steps=short.steps)
         batch = load_recipe(recipe, found).train.batch_tokens
         found.append(f"train.tokens={short.steps * batch}")
     return recipe, found

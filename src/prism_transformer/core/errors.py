@@ -21,6 +21,13 @@ class RunError(InputError):
     exit_code = 1
 
 
+def at_least_one(**counts: int | None) -> None:
+    """Refuse a count below 1, by the name of its option; None is one that was left out."""
+    for name, value in counts.items():
+        if value is not None and value < 1:
+            raise InputError(f"--{name.replace('_', '-')} {value}: give at least 1")
+
+
 def first_line(error: BaseException) -> str:
     """What an error of other software says first; its type where it says nothing."""
     return next(iter(str(error).strip().splitlines()), "") or type(error).__name__

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from prism_transformer.core.disk import file_sha256, locked
-from prism_transformer.core.errors import InputError
+from prism_transformer.core.errors import InputError, at_least_one
 from prism_transformer.core.progress import Note, Tell, counted, silent
 from prism_transformer.core.table import Table, table_of
 from prism_transformer.data import tokenizer as tokenizers
@@ -238,8 +238,7 @@ def _executor(order: Preparation) -> Executor | None:
         raise InputError(
             "tasks, filters and dedup need datatrove: pip install 'prism-transformer[data-scale]'"
         )
-    if order.tasks is not None and order.tasks < 1:
-        raise InputError(f"--tasks {order.tasks}: give at least 1")
+    at_least_one(tasks=order.tasks)
     from prism_transformer.data.executors import open_executor
 
     return open_executor(order.on, order.tasks or 1, order.sbatch)

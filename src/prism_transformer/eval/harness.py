@@ -16,7 +16,7 @@ from lm_eval.tasks import TaskManager
 
 from prism_transformer import __version__
 from prism_transformer.core.disk import locked
-from prism_transformer.core.errors import InputError, first_line
+from prism_transformer.core.errors import InputError, at_least_one, first_line
 from prism_transformer.core.progress import Advance, Begun, Note, Tell, is_first_process, silent
 from prism_transformer.eval.lm import WatchedLM, choose_device, quiet_harness
 from prism_transformer.eval.pseudo import open_any
@@ -90,9 +90,7 @@ def evaluate(
     """
     chosen = choose_tasks(tasks)
     options = Options(limit, dtype, batch, choose_device(device))
-    for name, value in (("limit", limit), ("batch", batch)):
-        if value is not None and value < 1:
-            raise InputError(f"--{name} {value}: give at least 1")
+    at_least_one(limit=limit, batch=batch)
     outcomes = _outcomes(source, checkpoint, None if out is None else Path(out))
     tell = tell if is_first_process() else silent
     with TemporaryDirectory(prefix="prism-tasks-") as folder, quiet_harness():

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from prism_transformer.core.errors import InputError
+from prism_transformer.core.errors import InputError, at_least_one
 from prism_transformer.data.corpora import EMBEDDED, open_corpus
 from prism_transformer.data.loader import Windows, open_windows
 from prism_transformer.data.masking import Masking
@@ -112,7 +112,7 @@ def open_on_text(
     measured on its validation slice and any other model on the embedded corpus. Of a corpus no
     more is read than ``windows`` need.
     """
-    _check_sizes(length, windows)
+    at_least_one(length=length, sequences=windows)
     named, where = named_model(source, checkpoint), find_device(device)
     if named.run is None or named.checkpoint is None:
         return _open_hf(named, text or EMBEDDED, length, windows, where)
@@ -144,12 +144,6 @@ def open_on_text(
     else:
         rows, what = _rows(text, seq_len, vocab_size, encode, tokenizer.end_of_text, windows)
     return ModelOnText(named, model, rows, what, seq_len, n_bytes, piece, n_scored, asked)
-
-
-def _check_sizes(length: int | None, windows: int) -> None:
-    for name, size in (("length", length), ("sequences", windows)):
-        if size is not None and size < 1:
-            raise InputError(f"--{name} {size}: is below 1")
 
 
 def _open_hf(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import NamedTuple
 
-from prism_transformer.core.errors import InputError
+from prism_transformer.core.errors import InputError, at_least_one
 from prism_transformer.core.table import Column, Row, Table, words
 from prism_transformer.schedule import HeadSchedule
 from prism_transformer.schedules.design import RULES
@@ -59,8 +59,7 @@ class Problem:
     def __post_init__(self) -> None:
         if unknown := self.rules - RULES:
             raise InputError(f"unknown rules {sorted(unknown)}; choose from {sorted(RULES)}")
-        if self.multiple < 1:
-            raise InputError(f"--queries-per-kv {self.multiple}: give at least 1")
+        at_least_one(queries_per_kv=self.multiple)
         for layer, own in enumerate(self.scores):
             if own and all(n % self.multiple for n in own):
                 known = ", ".join(map(str, sorted(own)))

@@ -12,7 +12,7 @@ from html import escape
 from os import PathLike, fspath
 from pathlib import Path
 
-from prism_transformer.core.errors import InputError
+from prism_transformer.core.errors import InputError, at_least_one
 from prism_transformer.core.progress import Tell, silent
 from prism_transformer.study.collect import collect
 from prism_transformer.study.collected import (
@@ -28,7 +28,7 @@ from prism_transformer.study.peeking import looked_again
 from prism_transformer.study.queue import Queue
 from prism_transformer.study.runs import CellFailed
 from prism_transformer.study.sentences import sentences
-from prism_transformer.study.sharing import ALONE, HEARTBEAT, Crew, Workers, at_least_one
+from prism_transformer.study.sharing import ALONE, HEARTBEAT, Crew, Workers
 from prism_transformer.study.single_runs import collect_runs
 from prism_transformer.study.spec import packaged_studies
 

@@ -54,13 +54,6 @@ class Crew:
 ALONE = Crew()
 
 
-def at_least_one(**counts: int | None) -> None:
-    """Refuse a count below 1, by its name; None is one that was left out."""
-    for name, value in counts.items():
-        if value is not None and value < 1:
-            raise InputError(f"{name} = {value}: give at least 1")
-
-
 @dataclass(frozen=True)
 class Machine:
     """What a machine has for its workers."""
@@ -126,7 +119,7 @@ def share_out(machine: Machine, need: Need, workers: Workers, cells: int) -> Sha
     memory. Asking for more workers than cores is not: they only become slower.
     """
     if workers != "auto" and (not isinstance(workers, int) or workers < 1):
-        raise InputError(f"workers = {workers!r}: give 'auto' or a number from 1 on")
+        raise InputError(f"--workers {workers!r}: give 'auto' or a number from 1 on")
     return (_share_gpus if machine.gpus else _share_cores)(machine, need, workers, max(1, cells))
 
 
@@ -137,7 +130,7 @@ def _share_gpus(machine: Machine, need: Need, workers: Workers, cells: int) -> S
         raise InputError(f"processes = {together}: a run needs {each}, there are {there}")
     if workers != "auto" and workers * together > there:
         raise InputError(
-            f"workers = {workers}: with {each} for each that is {workers * together}, there are "
+            f"--workers {workers}: with {each} for each that is {workers * together}, there are "
             f"{there}; give at most {there // together}, or auto"
         )
     count = min(there // together if workers == "auto" else workers, cells)

@@ -27,14 +27,14 @@ from pathlib import Path
 from typing import Any
 
 from prism_transformer.core.disk import locked, read_json, write_whole
-from prism_transformer.core.errors import InputError
+from prism_transformer.core.errors import InputError, at_least_one
 from prism_transformer.core.progress import Tell, silent
 from prism_transformer.core.table import Row, Table, words
 from prism_transformer.study.api import check_crew, prepare_data
 from prism_transformer.study.folder import Source, StudyFolder, load_study
 from prism_transformer.study.queue import CLAIMS
 from prism_transformer.study.runs import CellFailed
-from prism_transformer.study.sharing import ALONE, HEARTBEAT, Crew, at_least_one
+from prism_transformer.study.sharing import ALONE, HEARTBEAT, Crew
 
 SLURM = "slurm"  # the folder of all this, in the study's
 JOBS_FILE = "jobs.json"
