@@ -110,7 +110,13 @@ def test_what_is_committed_is_what_is_generated() -> None:
     made = make_documents(ROOT)
     assert (ROOT / "docs" / "results.md").read_text("utf-8") == made.results
     assert (ROOT / "README.md").read_text("utf-8") == made.readme
-    for drawing in made.report.drawings if made.report else ():
+
+
+@pytest.mark.slow
+def test_figures_that_are_committed_are_those_that_are_drawn() -> None:
+    report = make_documents(ROOT).report
+    assert report
+    for drawing in report.drawings:
         if drawing.chart is not None:
             committed = (ROOT / FIGURES / f"{drawing.key}.svg").read_text("utf-8")
             assert labels(committed) == labels(svg_text(drawing.chart.figure))
