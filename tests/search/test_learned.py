@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 from math import log2
 from pathlib import Path
@@ -15,6 +16,7 @@ from prism_transformer.schedules.rules import check_rules
 from prism_transformer.search.judge import judge
 from prism_transformer.search.learned import (
     Learned,
+    LearnedProposal,
     Slope,
     Source,
     blocks_source,
@@ -37,6 +39,7 @@ def test_effects_of_layers_become_slopes(tmp_path: Path) -> None:
     assert [2 * each.mean for each in source.layers] == pytest.approx(EFFECTS, abs=0.002)
     assert source.halvings == 2
     assert source.runs == 64
+    assert source.freedom == 45  # of 16 arms by 4 seeds: blocks of seeds and all arms are taken off
     assert source.tau == pytest.approx(1.0, abs=0.1)
     assert source.ceiling is not None
 
@@ -49,6 +52,7 @@ def test_block_scores_become_slopes() -> None:
     assert source.layers[0].mean == pytest.approx(0.15)
     assert source.layers[0].se == pytest.approx(0.05)
     assert source.layers[1].mean == pytest.approx(-0.2)
+    assert source.freedom == 1
     assert blocks_source([one]) is None  # no error of one run
 
 
@@ -97,12 +101,45 @@ def test_deeper_models_take_what_lies_between_and_degrees_hold() -> None:
     assert found[-1].schedule.heads[-1] == 16
 
 
+@pytest.mark.parametrize("n_layers", [4, 9, 13])
+def test_layers_that_lean_on_one_measured_layer_share_its_error(n_layers: int) -> None:
+    """The error of a gain by what it changes with each measured slope, one at a time."""
+    slopes = [Slope(mean=m, se=0.01) for m in (-0.0311, 0.0107, -0.0223, 0.0197)]
+    source = known().sources[0].model_copy(update={"layers": tuple(slopes)})
+
+    def gain(slopes: Sequence[Slope]) -> LearnedProposal:
+        moved = source.model_copy(update={"layers": tuple(slopes)})
+        return propose_learned(256, n_layers, 8, learned=Learned(sources=(moved,)))[-1]
+
+    found, variance = gain(source.layers), 0.0
+    for layer, slope in enumerate(source.layers):
+        moved = list(source.layers)
+        moved[layer] = Slope(mean=slope.mean + 1e-6, se=slope.se)
+        other = gain(moved)
+        assert found.gain is not None
+        assert other.gain is not None
+        assert other.schedule == found.schedule
+        variance += ((other.gain - found.gain) / 1e-6 * slope.se) ** 2
+    assert found.se == pytest.approx(variance**0.5, rel=1e-6)
+
+
+def test_an_error_of_few_runs_has_the_interval_of_few() -> None:
+    """Student's t: with three degrees of freedom 3.18 errors to both sides."""
+    source = known().sources[0].model_copy(update={"freedom": 3})
+    found = propose_learned(256, 4, 8, learned=Learned(sources=(source,)))[-1]
+    assert found.gain is not None
+    assert found.se is not None
+    half = 3.182446 * found.se
+    ends = f"(95 % {found.gain - half:+.4f} to {found.gain + half:+.4f})"
+    assert any(ends in line for line in found.reasons)
+
+
 def test_a_ranking_that_chance_explains_is_called_so() -> None:
     source = known().sources[0]
     weak = source.model_copy(update={"tau": 0.2, "tau_interval": (-0.1, 0.5), "ceiling": 0.4})
     lines = propose_learned(256, 4, 8, learned=Learned(sources=(weak,)))[1].reasons
-    assert "tau +0.20 (-0.10 to +0.50), which is no better than chance" in lines[-1]
-    assert "reach +0.40" in lines[-1]
+    assert "tau +0.20 (-0.10 to +0.50), which cannot be told from chance" in lines[-1]
+    assert "one half of the seeds ranks the other with +0.40" in lines[-1]
 
 
 def test_files_and_what_ships(tmp_path: Path) -> None:

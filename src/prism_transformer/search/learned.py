@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import log2, sqrt
+from math import inf, log2, sqrt
 from pathlib import Path
 from statistics import fmean, stdev
+
+import numpy as np
 
 from prism_transformer.core.sealed import SealedPart, read_sealed, typed, write_sealed
 from prism_transformer.schedule import HeadSchedule, head_counts
@@ -21,7 +23,8 @@ from prism_transformer.search.judge import CEILING, EFFECTS, Judgement, Verdicts
 from prism_transformer.search.scores import BLOCKS, Blocks
 from prism_transformer.search.solve import Problem, best_within, frontier
 from prism_transformer.study.collected import Collected
-from prism_transformer.study.factorial import layer_effects
+from prism_transformer.study.factorial import layer_effects, schedules
+from prism_transformer.study.statistics import Array, t_test
 
 PACKAGED = Path(__file__).with_name("learned.json")
 NOBODY = "nobody has tested whether that carries over to another shape"
@@ -45,6 +48,8 @@ class Source(SealedPart):
     halvings: float
     """of the base head count that were measured; no more is proposed"""
     layers: tuple[Slope, ...]
+    freedom: int | None = None
+    """degrees of freedom of the slopes' errors; None in files of before it was kept"""
     tau: float | None = None
     """with which it ranked schedules that were trained alone"""
     tau_interval: tuple[float, float] | None = None
@@ -89,9 +94,12 @@ def effects_source(collected: Collected, verdicts: Verdicts | None = None) -> So
         return None
     halvings = log2(counts.narrow / counts.wide)
     slopes = tuple(Slope(mean=e.mean / halvings, se=e.se / halvings) for e in found.layers)
-    runs = 2 * len(found.layers) * len(found.seeds)
+    n_arms = len(schedules(len(slopes), counts.wide, counts.narrow))
     words = f"{collected.facts.parameters / 1e6:.2f}M parameters, study {collected.facts.name}"
-    source = Source(name=EFFECTS, model=words, runs=runs, halvings=halvings, layers=slopes)
+    source = Source(
+        name=EFFECTS, model=words, runs=n_arms * len(found.seeds), halvings=halvings, layers=slopes,
+        freedom=found.freedom,
+    )  # fmt: skip
     return _judged(source, verdicts, EFFECTS)
 
 
@@ -106,8 +114,9 @@ def blocks_source(scores: Sequence[Blocks], verdicts: Verdicts | None = None) ->
         deepest = max(deepest, *(log2(run.h_base / min(run.losses[layer])) for run in scores))
     words = f"d_model {scores[0].d_model}, {len(slopes)} layers"
     source = Source(
-        name=BLOCKS, model=words, runs=len(scores), halvings=deepest, layers=tuple(slopes)
-    )
+        name=BLOCKS, model=words, runs=len(scores), halvings=deepest, layers=tuple(slopes),
+        freedom=len(scores) - 1,
+    )  # fmt: skip
     return _judged(source, verdicts, BLOCKS)
 
 
@@ -164,51 +173,50 @@ def propose_learned(
 def _proposal(
     source: Source, d_model: int, n_layers: int, h_base: int, rules: frozenset[str], multiple: int
 ) -> LearnedProposal:
-    slopes = [_at_depth(source, layer / max(1, n_layers - 1)) for layer in range(n_layers)]
+    shares = _shares(len(source.layers), n_layers)
+    slopes = shares @ [slope.mean for slope in source.layers]
     counts = [
         n
         for n in head_counts(d_model)
         if n <= h_base and n % multiple == 0 and log2(h_base / n) <= source.halvings + 1e-9
     ]
-    scores = [{n: slope.mean * log2(h_base / n) for n in counts} for slope in slopes]
+    scores = [{n: slope * log2(h_base / n) for n in counts} for slope in slopes.tolist()]
     best = best_within(frontier(Problem(scores, h_base, rules, multiple=multiple)))
-    steps = [log2(h_base / n) for n in best.heads]
-    se = sqrt(sum((x * slope.se) ** 2 for x, slope in zip(steps, slopes, strict=True)))
+    steps = np.array([log2(h_base / n) for n in best.heads])
+    # By measured layer: layers of a deeper model that lean on one of them share its error.
+    se = float(np.linalg.norm(steps @ shares * [slope.se for slope in source.layers]))
     within = "within the paper's rules" if rules else "without the paper's rules"
-    nothing = "" if any(steps) else f"nothing better than uniform was found {within}"
+    nothing = "" if steps.any() else f"nothing better than uniform was found {within}"
     return LearnedProposal(
         best.schedule, f"{source.name}, {within}", tuple(_reasons(source, best.score, se, nothing)),
         best.score, se,
     )  # fmt: skip
 
 
-def _at_depth(source: Source, depth: float) -> Slope:
-    """The slope at a share of the depth, between the layers that were measured."""
-    place = depth * (len(source.layers) - 1)
-    low = min(int(place), len(source.layers) - 2) if len(source.layers) > 1 else 0
-    high, share = min(low + 1, len(source.layers) - 1), place - low
-    one, other = source.layers[low], source.layers[high]
-    return Slope(
-        mean=(1 - share) * one.mean + share * other.mean,
-        se=sqrt(((1 - share) * one.se) ** 2 + (share * other.se) ** 2),
-    )
+def _shares(n_measured: int, n_layers: int) -> Array:
+    """What each layer takes of each that was measured, by relative depth: (layers, measured)."""
+    places = np.linspace(0, n_measured - 1, n_layers)
+    at = np.arange(n_measured)
+    return np.maximum(0, 1 - np.abs(places[:, None] - at))
 
 
 def _reasons(source: Source, gain: float, se: float, nothing: str) -> list[str]:
     """``nothing`` is said in place of a gain, where there is none."""
-    ends = f"{gain - 1.96 * se:+.4f} to {gain + 1.96 * se:+.4f}"
+    low, high, _ = t_test(gain, se, source.freedom or inf)
     lines = [
         f"measured in {source.model}, {source.runs} runs; {NOBODY}",
         nothing
-        or f"predicts {gain:+.4f} nats to uniform there (95 % {ends}), flattered by having been "
-        "chosen as the best of many",
+        or f"predicts {gain:+.4f} nats to uniform there (95 % {low:+.4f} to {high:+.4f}), "
+        "flattered by having been chosen as the best of many",
     ]
     if source.tau is None or source.tau_interval is None:
         return [*lines, "how well it ranks schedules was not measured"]
     low, high = source.tau_interval
     ceiling = (
-        "" if source.ceiling is None else f"; such runs themselves reach {source.ceiling:+.2f}"
+        ""
+        if source.ceiling is None
+        else f"; of those runs one half of the seeds ranks the other with {source.ceiling:+.2f}"
     )
     rank = f"ranks schedules trained alone with tau {source.tau:+.2f} ({low:+.2f} to {high:+.2f})"
-    word = "which is no better than chance" if low <= 0 else "which is better than chance"
+    word = "which cannot be told from chance" if low <= 0 else "which is better than chance"
     return [*lines, f"{rank}, {word}{ceiling}"]
