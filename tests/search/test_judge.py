@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from prism_transformer.recipes.files import load_recipe
 from prism_transformer.schedule import HeadSchedule
 from prism_transformer.search.judge import (
     CEILING,
@@ -21,6 +22,8 @@ from prism_transformer.search.scores import OneShot, Settings, file_of, find_sco
 from prism_transformer.study.factorial import schedules
 from tests.search import studies
 from tests.search.studies import factorial_study, study, written
+
+OTHER_DATA = load_recipe("base/nano", ["data.corpus=other", "train.seed=9", "run.val_every=7"])
 
 
 def oracle(folder: Path, sign: float, run: str = "oracle", **changes: object) -> Path:
@@ -101,6 +104,7 @@ def test_an_unfinished_study_is_judged_by_what_is_there(tmp_path: Path) -> None:
         ({"objective": "masked"}, "objective masked and not next"),
         ({"boundaries": "isolate"}, "boundaries isolate and not cross"),
         ({"step": 768}, "step 768 and not 1536"),
+        ({"recipe": OTHER_DATA}, "data.corpus: sotu -> other"),
     ],
 )
 def test_other_runs_than_the_truths_do_not_predict(

@@ -19,6 +19,7 @@ from prism_transformer.search.learned import (
     LearnedProposal,
     Slope,
     Source,
+    blocks_alike,
     blocks_source,
     effects_source,
     propose_learned,
@@ -54,6 +55,18 @@ def test_block_scores_become_slopes() -> None:
     assert source.layers[1].mean == pytest.approx(-0.2)
     assert source.freedom == 1
     assert blocks_source([one]) is None  # no error of one run
+
+
+def test_only_runs_that_are_alike_are_learnt_from() -> None:
+    losses = [{1: 3.2, 4: 3.0}, {1: 2.6, 4: 3.0}]
+    one, other, deep = blocks("a", losses, {}), blocks("b", losses, {}), blocks("c", losses * 2, {})
+    deep = deep.model_copy(update={"d_model": 512})
+    for every in ([deep, one, other], [one, deep, other], [one, other, deep]):
+        assert blocks_alike(every) == (
+            [one, other],
+            ("blocks: c: d_model 512 and not 64, schedule 4x4 and not 4x2",),
+        )
+    assert blocks_alike([]) == ([], ())
 
 
 def known() -> Learned:

@@ -9,10 +9,12 @@ import pytest
 
 from prism_transformer.core.errors import InputError
 from prism_transformer.core.sealed import write_sealed
+from prism_transformer.recipes.files import changed, load_recipe
 from prism_transformer.schedule import HeadSchedule
 from prism_transformer.search.scores import (
     OneShot,
     Settings,
+    blocks_apart,
     file_of,
     find_scores,
     read_scores,
@@ -46,8 +48,22 @@ def test_files_of_before_objectives_were_kept_read_as_the_next_token(tmp_path: P
     for kept in (one_shot(), blocks("b", [{1: 3.0, 4: 3.1}], {1: 0.5, 4: 0.25})):
         facts = kept.model_dump(mode="json")
         assert (facts.pop("objective"), facts.pop("boundaries")) == ("next", "cross")
+        assert facts.pop("recipe") is None
         write_sealed(tmp_path / "old.json", facts)
         assert read_scores(tmp_path / "old.json") == kept
+
+
+def test_runs_of_other_data_have_no_mean_and_seeds_may_differ() -> None:
+    recipe = load_recipe("base/nano")
+    one = blocks("a", [{1: 3.0, 4: 3.1}], {}).model_copy(update={"recipe": recipe})
+    for changes, reason in (
+        ({"train.seed": 7, "run.val_every": 5, "model.schedule": "1x8"}, ""),
+        ({"data.corpus": "other"}, "data.corpus: sotu -> other"),
+        ({"model.d_ff": 128}, "model.d_ff: 176 -> 128"),
+    ):
+        other = one.model_copy(update={"recipe": changed(recipe, changes, "a test")})
+        assert blocks_apart(other, one) == reason
+    assert blocks_apart(one.model_copy(update={"recipe": None}), one) == ""  # not known
 
 
 def test_other_settings_have_a_file_of_their_own(tmp_path: Path) -> None:

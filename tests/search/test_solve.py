@@ -119,7 +119,15 @@ def test_the_mean_of_several_runs_is_solved() -> None:
     assert problem.times == {1: 2.0, 4: 3.0}
     assert best_within(frontier(problem)).heads == (4, 4)
     odd = blocks("c", [{2: 3.0, 4: 3.1}, {1: 3.3, 4: 3.1}], {})
-    with pytest.raises(InputError, match="c and a were scored at other head counts"):
+    with pytest.raises(InputError, match="c and a have no mean: other head counts; name runs of"):
         mean_problem([one, odd])
+    tuned = Settings(windows=1, steps=8)
+    for changes, reason in (
+        ({"d_model": 512, "step": 7}, "step 7 and not 1, d_model 512 and not 64"),
+        ({"asked": tuned}, "asked 1 windows 8 steps at 0.1 and not 1 windows"),
+    ):
+        wide = other.model_copy(update=changes)
+        with pytest.raises(InputError, match=f"b and a have no mean: {reason}"):
+            mean_problem([one, wide])
     with pytest.raises(InputError, match="no block scores"):
         mean_problem([])

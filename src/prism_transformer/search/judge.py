@@ -32,7 +32,13 @@ from prism_transformer.search.ranking import (
     resampled,
     split_mean,
 )
-from prism_transformer.search.scores import BLOCKS, ONE_SHOT, AnyScores, find_scores
+from prism_transformer.search.scores import (
+    BLOCKS,
+    ONE_SHOT,
+    AnyScores,
+    find_scores,
+    trained_apart,
+)
 from prism_transformer.study.collected import Collected, finite, read_collected
 from prism_transformer.study.factorial import levels
 
@@ -222,7 +228,8 @@ def _unlike(scores: AnyScores, truth: Truth) -> str:
         "learning rate": (scores.lr, recipe.optim.lr),
         "step": (scores.step, recipe.n_steps),
     }
-    return ", ".join(f"{name} {a} and not {b}" for name, (a, b) in pairs.items() if a != b)
+    found = [f"{name} {a} and not {b}" for name, (a, b) in pairs.items() if a != b]
+    return ", ".join(found or trained_apart(scores.recipe, recipe))
 
 
 def _judgement(

@@ -20,7 +20,7 @@ from prism_transformer.core.sealed import SealedPart, read_sealed, typed, write_
 from prism_transformer.schedule import HeadSchedule, head_counts
 from prism_transformer.schedules.design import RULES, propose
 from prism_transformer.search.judge import CEILING, EFFECTS, Judgement, Verdicts
-from prism_transformer.search.scores import BLOCKS, Blocks
+from prism_transformer.search.scores import BLOCKS, Blocks, blocks_apart
 from prism_transformer.search.solve import Problem, best_within, frontier
 from prism_transformer.study.collected import Collected
 from prism_transformer.study.factorial import layer_effects, schedules
@@ -103,9 +103,20 @@ def effects_source(collected: Collected, verdicts: Verdicts | None = None) -> So
     return _judged(source, verdicts, EFFECTS)
 
 
+def blocks_alike(scores: Sequence[Blocks]) -> tuple[list[Blocks], tuple[str, ...]]:
+    """Most of several runs' block scores that have a mean; and why the others do not count."""
+    groups = [[each for each in scores if not blocks_apart(each, one)] for one in scores]
+    most = max(groups, key=len, default=[])
+    others = [(each, blocks_apart(each, most[0])) for each in scores if each not in most]
+    return most, tuple(f"{BLOCKS}: {each.run}: {reason}" for each, reason in others)
+
+
 def blocks_source(scores: Sequence[Blocks], verdicts: Verdicts | None = None) -> Source | None:
-    """Block scores of several runs of one shape, each layer's as a line through its head counts."""
-    if len(scores) < 2:  # one run has no error
+    """Block scores of several runs that are alike, each layer's as a line through its head counts.
+
+    None of one run, which has no error.
+    """
+    if len(scores) < 2:
         return None
     slopes, deepest = [], 0.0
     for layer in range(len(scores[0].losses)):

@@ -109,5 +109,8 @@ def _wanted(
 def _known(file: Path, now: OneShot) -> OneShot:
     """What was measured before, if all but the losses is the same; else ``now``, without any."""
     before = read_scores(file) if file.is_file() else None
-    alike = isinstance(before, OneShot) and before.model_copy(update={"losses": {}}) == now
-    return before if alike and isinstance(before, OneShot) else now
+    if not isinstance(before, OneShot):
+        return now
+    # A recipe may change in how its run is watched, and files of before have none.
+    known = before.model_copy(update={"recipe": now.recipe})
+    return known if known.model_copy(update={"losses": {}}) == now else now

@@ -17,11 +17,14 @@ from pydantic import Field
 from prism_transformer.core.errors import InputError
 from prism_transformer.core.sealed import SealedPart, read_sealed, typed, write_sealed
 from prism_transformer.core.table import Column, Row, Table, words
+from prism_transformer.recipe import Recipe, differences
+from prism_transformer.recipes.files import SAME_LEARNING
 from prism_transformer.schedule import HeadSchedule
 from prism_transformer.schedules.space import Sampling
 
 FOLDER = "search"
 ONE_SHOT, BLOCKS = "one-shot", "blocks"
+MAY_DIFFER = (*SAME_LEARNING, "train.schedule_sampling")  # of runs that are asked about one model
 FILES = {kind: f"{kind}.json" for kind in (ONE_SHOT, BLOCKS)}
 
 
@@ -55,6 +58,8 @@ class Scores(SealedPart):
     # Files of before these two were kept hold losses of the next token, across documents.
     objective: str = "next"
     boundaries: str = "cross"
+    recipe: Recipe | None = None
+    """None in files of before it was kept"""
     asked: Settings
 
 
@@ -130,6 +135,25 @@ class Blocks(Scores):
 
 
 AnyScores = OneShot | Blocks
+
+
+def trained_apart(recipe: Recipe | None, other: Recipe | None) -> list[str]:
+    """What is not the same in two recipes but schedule and seed; nothing where one is unknown."""
+    if recipe is None or other is None:
+        return []
+    return [line for line in differences(other, recipe) if not line.startswith(MAY_DIFFER)]
+
+
+def blocks_apart(one: Blocks, other: Blocks) -> str:
+    """Why the block scores of two runs have no mean; nothing where they have one."""
+    of_one_run = {"run", "seed", "recipe", "losses", "milliseconds"}
+    shared = [key for key in Blocks.model_fields if key not in of_one_run]
+    pairs = [(key, getattr(one, key), getattr(other, key)) for key in shared]
+    found = [f"{key} {mine} and not {theirs}" for key, mine, theirs in pairs if mine != theirs]
+    found = found or trained_apart(one.recipe, other.recipe)
+    if not found and [set(own) for own in one.losses] != [set(own) for own in other.losses]:
+        found = ["other head counts"]
+    return ", ".join(found)
 
 
 def write_scores(file: Path, scores: AnyScores) -> None:

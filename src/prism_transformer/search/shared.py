@@ -81,6 +81,7 @@ class Shared:
             "d_model": model.d_model, "h_base": model.h_base,
             "queries_per_kv": model.queries_per_kv, "lr": recipe.optim.lr,
             "objective": recipe.train.objective, "boundaries": recipe.data.boundaries,
+            "recipe": recipe,
         }  # fmt: skip
 
     def windows(self, asked: int | None) -> int:

@@ -19,7 +19,7 @@ from prism_transformer.core.table import Column, Row, Table, words
 from prism_transformer.schedule import HeadSchedule
 from prism_transformer.schedules.design import RULES
 from prism_transformer.schedules.rules import MIN_PHASE_LAYERS
-from prism_transformer.search.scores import Blocks
+from prism_transformer.search.scores import Blocks, blocks_apart
 
 
 class Solution(NamedTuple):
@@ -181,8 +181,11 @@ def mean_problem(
         raise InputError("no block scores; `prism search blocks RUN` makes them")
     first = runs[0]
     for other in runs:
-        if [set(own) for own in other.losses] != [set(own) for own in first.losses]:
-            raise InputError(f"{other.run} and {first.run} were scored at other head counts")
+        if reason := blocks_apart(other, first):
+            raise InputError(
+                f"{other.run} and {first.run} have no mean: {reason}; name runs of one model that "
+                "were scored alike"
+            )
     scores = [
         {n: fmean(run.scores[layer][n] for run in runs) for n in own}
         for layer, own in enumerate(first.losses)

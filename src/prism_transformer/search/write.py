@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from prism_transformer.core.disk import write_whole, writing
@@ -23,6 +23,7 @@ from prism_transformer.figures.style import save
 from prism_transformer.search.judge import Verdicts, judge
 from prism_transformer.search.learned import (
     Learned,
+    blocks_alike,
     blocks_source,
     effects_source,
     write_learned,
@@ -71,7 +72,8 @@ def write_search(
     table = None if changed is None else paths_table(changed)
     if not verdicts.judged and not (table and table.rows):
         raise InputError(f"nothing could be judged: {'; '.join(verdicts.left_out)}")
-    blocks = [each for each in known if isinstance(each, Blocks)]
+    blocks, others = blocks_alike([each for each in known if isinstance(each, Blocks)])
+    verdicts = replace(verdicts, left_out=(*verdicts.left_out, *others))
     studies = [read_collected(Path(each)) for each in truths]
     found = [effects_source(each, verdicts) for each in studies]
     sources = [each for each in (*found, blocks_source(blocks, verdicts)) if each is not None]
