@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from prism_transformer.core.table import Interval
@@ -41,6 +43,12 @@ def test_the_sentence_and_one_seed() -> None:
     assert "; to prism throughout: +0.0800 at 90%. From prism to uniform, to prism" in text
     assert text.endswith("; to uniform throughout: \u22120.0500 at 50%.")
     assert "(" not in text  # one seed has no interval
+    assert "nats, 1 seed each" in text
+    assert "nats, 3 seeds each" in paths_sentence(paths_table(changed()))
+    some = changed()
+    table = some.table.drop(some.table.index[(some.table.arm == "late") & (some.table.seed == 2)])
+    fewer = replace(some, table=table)
+    assert "nats, 2 or more seeds each" in paths_sentence(paths_table(fewer))
     assert paths_table(changed(1)).rows[0][f"{TO}, 95 %"] is None
     arms = {"uniform": UNIFORM, "prism": PRISM}
     plain = study(arms, {"uniform": [3.0], "prism": [2.9]}, factorial=False)

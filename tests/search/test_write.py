@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -21,8 +22,13 @@ def test_everything_is_written_and_may_be_completed_later(tmp_path: Path) -> Non
     out, readme = tmp_path / "out", tmp_path / "README.md"
     readme.write_text("# A\n<!-- search: begin -->\nold\n<!-- search: end -->\nrest\n", "utf-8")
     first = write_search(out, [truth], readme=readme)
-    assert "one-shot: no run was asked" in first.summary.read_text("utf-8")
-    assert first.summary.read_text("utf-8") in readme.read_text("utf-8")
+    text = first.summary.read_text("utf-8")
+    assert "one-shot: no run was asked" in text
+    assert text in readme.read_text("utf-8").replace("](out/", "](")
+    for file in (first.summary, readme):  # a link leads on from the file that it stands in
+        (link,) = re.findall(r"\]\((.*?)\)", file.read_text("utf-8"))
+        assert (file.parent / link).is_file()
+        assert str(tmp_path) not in link
     assert readme.read_text("utf-8").endswith("<!-- search: end -->\nrest\n")
     paths = written(tmp_path / "paths", changed())
     write_search(out, [truth], [oracle(tmp_path / "scores", 1.0)], paths)
@@ -49,4 +55,6 @@ def test_the_readme_has_what_is_committed() -> None:
     text = (ROOT / "README.md").read_text("utf-8")
     found = SECTION.search(text)
     assert found is not None
-    assert found[0].strip() == (ROOT / "results" / "search" / SUMMARY).read_text("utf-8").strip()
+    summary = (ROOT / "results" / "search" / SUMMARY).read_text("utf-8").strip()
+    one, other = (each.replace("](results/search/", "](") for each in (found[0].strip(), summary))
+    assert one == other

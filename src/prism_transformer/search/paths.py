@@ -69,8 +69,9 @@ def paths_sentence(table: Table) -> str:
         parts.append(f"from {start} to {end}, {'; '.join(sides)}.")
     if not parts:
         return ""
-    seeds = min(int(str(row["seeds"])) for row in known)
-    head = f"Final loss of runs that changed, nats, {seeds} or more seeds each: {parts[0]}"
+    seeds = sorted({int(str(row["seeds"])) for row in known})
+    many = f"{seeds[0]} {'or more ' if len(seeds) > 1 else ''}seed{'' if seeds == [1] else 's'}"
+    head = f"Final loss of runs that changed, nats, {many} each: {parts[0]}"
     return " ".join((head, *(f"F{part[1:]}" for part in parts[1:])))
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from os.path import relpath
 from pathlib import Path
 
 from prism_transformer.core.disk import write_whole, writing
@@ -78,7 +79,6 @@ def write_search(
     found = [effects_source(each, verdicts) for each in studies]
     sources = [each for each in (*found, blocks_source(blocks, verdicts)) if each is not None]
     learned = Learned(sources=tuple(sources))
-    text = _summary(verdicts, table, out)
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
         for each in known:
@@ -90,21 +90,23 @@ def write_search(
             if lines := path_lines(changed):
                 save(changed_on_the_way(lines, changed.baseline).figure, out / "paths.svg")
         write_learned(out / LEARNED, learned)
-        write_whole(out / SUMMARY, text)
+        write_whole(out / SUMMARY, _summary(verdicts, table, ""))
     if readme is not None:
+        # Links are read from where the text stands.
+        text = _summary(verdicts, table, f"{Path(relpath(out, readme.parent)).as_posix()}/")
         write_whole(readme, SECTION.sub(lambda _: f"\n{text}\n", readme.read_text("utf-8")))
     return Written(verdicts, table, learned, out / SUMMARY)
 
 
-def _summary(verdicts: Verdicts, paths: Table | None, out: Path) -> str:
-    """As Markdown, with what is missing."""
+def _summary(verdicts: Verdicts, paths: Table | None, folder: str) -> str:
+    """As Markdown, with what is missing; ``folder`` leads to the figures."""
     lines = [to_markdown(verdicts.table).strip(), ""]
-    lines += [f"![Tau and regret of every predictor]({out.as_posix()}/predictors.svg)", ""]
+    lines += [f"![Tau and regret of every predictor]({folder}predictors.svg)", ""]
     if sentence := "" if paths is None else paths_sentence(paths):
         lines += [
             markdown_text(sentence),
             "",
-            f"![Final loss by the time of the change]({out.as_posix()}/paths.svg)",
+            f"![Final loss by the time of the change]({folder}paths.svg)",
             "",
         ]
     missing = list(verdicts.left_out)
