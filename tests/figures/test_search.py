@@ -20,6 +20,8 @@ def test_rankings_have_every_predictor_and_a_ceiling(tmp_path: Path) -> None:
     text = svg_text(figure)
     for name in ("one-shot", "layer effects", "mean head count", "random"):
         assert f">{name}<" in text
+    assert "95 % interval" in text
+    assert "half of the seeds, judged by the others" in text
     left, right = figure.axes
     points = [line for line in left.lines if line.get_marker() == "o"]
     assert [np.asarray(line.get_xdata())[0] for line in points] == table.values("tau")[:-1]
@@ -31,4 +33,6 @@ def test_changes_are_lines_through_the_means_of_seeds() -> None:
     figure = changed_on_the_way([("a to b", [(0.0, [-0.1, -0.3]), (1.0, [0.0])])], "a").figure
     (ax,) = figure.axes
     assert np.asarray(ax.lines[0].get_ydata()).tolist() == [-0.2, 0.0]
-    assert "final loss less a's, nats" in svg_text(figure)
+    text = svg_text(figure)
+    assert "final loss less a's, nats" in text
+    assert ">one seed<" in text

@@ -12,25 +12,40 @@ from prism_transformer.figures.chart import Chart, canvas
 from prism_transformer.figures.style import FAINT, PAGE_STYLE, TONES, plain_name, plain_text
 
 CEILING = "ceiling"
+LABELS = {
+    "tau": "Kendall's tau\n1: ranks all rightly; 0: chance",
+    "regret": "regret, nats\n0: what it calls best is the best",
+}
+PREDICTOR = "predictor, 95 % interval"
+HALVES = "half of the seeds, judged by the others (of tau: the ceiling)"
 
 
 @mpl.rc_context(PAGE_STYLE)
 def rankings(table: Table) -> Figure:
     """Tau and regret of every predictor with their intervals, the ceiling as a line."""
-    chart, axes = canvas(7.4, 0.9 + 0.3 * len(table), 2, sharey=True)
+    chart, axes = canvas(7.4, 1.2 + 0.3 * len(table), 2, sharey=True)
     rows = [row for row in table.rows if row["predictor"] != CEILING]
     several = len({row["truth"] for row in rows}) > 1
     names = [f"{row['truth']}: {row['predictor']}" if several else row["predictor"] for row in rows]
     places = range(len(rows))[::-1]
-    labels = {"tau": "Kendall's tau", "regret": "regret, nats"}
-    for ax, (key, label) in zip(axes, labels.items(), strict=True):
+    for ax, (key, label) in zip(axes, LABELS.items(), strict=True):
+        ax.axvline(0, color=FAINT, linewidth=0.8, zorder=0)
         for place, row in zip(places, rows, strict=True):
             _point(ax, place, row, key)
-        ax.axvline(0, color=FAINT, linewidth=0.8)
-        ax.set_xlabel(f"{label}; dashed: ceiling")
+        ax.set_xlabel(label)
+        ax.tick_params(axis="y", length=0)
         _ceilings(ax, table.rows, rows, key)
+    # Short numbers and some room, else the last one touches the first of the other panel.
+    axes[0].set_xlim(-1.08, 1.08)
+    axes[0].set_xticks([-1, -0.5, 0, 0.5, 1], ["\u22121", "\u22120.5", "0", "0.5", "1"])
     axes[0].set_yticks(list(places), [plain_name(str(name), 40) for name in names])
     axes[0].set_ylim(-0.6, len(rows) - 0.4)
+    predictor, ceiling = TONES[0], TONES[1]
+    handles = [
+        mpl.lines.Line2D([], [], color=predictor.light, marker=predictor.marker, label=PREDICTOR),
+        mpl.lines.Line2D([], [], color=ceiling.light, linestyle="--", label=HALVES),
+    ]
+    chart.figure.legend(handles=handles, loc="outside upper left", ncols=2)
     return chart.figure
 
 
@@ -72,8 +87,11 @@ def changed_on_the_way(
         chart.mark(line, None, [f"{name} at {share:.0%}: {signed(mean)}" for share, mean in ends])
         for share, each in points:
             ax.plot([share] * len(each), each, ".", color=tone.light, alpha=0.5)
-    ax.axhline(0, color=FAINT, linewidth=0.8)
-    ax.set_xlabel("share of training before the change; 0 and 1: none")
+    ax.plot([], [], ".", color=FAINT, label="one seed")
+    ax.axhline(0, color=FAINT, linewidth=0.8, zorder=0)
+    ax.set_xlabel(
+        "share of training before the change\n0: the second schedule throughout; 1: the first"
+    )
     ax.set_ylabel(plain_text(f"final loss less {baseline}'s, nats"))
     ax.legend()
     return chart
