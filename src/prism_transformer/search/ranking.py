@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import combinations
+from math import comb
 
 import numpy as np
 import numpy.typing as npt
@@ -31,11 +32,16 @@ def regret(predicted: Array, truth: Array) -> float:
 
 
 def halves(n_seeds: int) -> Iterator[tuple[Mask, Mask]]:
-    """Every way to part seeds into two halves, as masks; at most some hundred of them."""
+    """Every way to part seeds into two halves, as masks; a draw of them where there are many."""
     size = n_seeds // 2
-    for count, chosen in enumerate(combinations(range(n_seeds), size)):
-        if size == 0 or count == MOST_SPLITS:
-            return
+    if size == 0:
+        return
+    every: Iterable[Sequence[int]] = combinations(range(n_seeds), size)
+    if comb(n_seeds, size) > MOST_SPLITS:
+        # Not the first ones: all of these have the first seeds in one half.
+        draw = np.random.default_rng(0)
+        every = (draw.permutation(n_seeds)[:size].tolist() for _ in range(MOST_SPLITS))
+    for chosen in every:
         mask = np.zeros(n_seeds, dtype=bool)
         mask[list(chosen)] = True
         yield mask, ~mask
