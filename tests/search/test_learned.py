@@ -26,6 +26,7 @@ from prism_transformer.search.learned import (
     read_learned,
     write_learned,
 )
+from prism_transformer.search.scores import write_scores
 from tests.search.studies import EFFECTS, factorial_study, written
 from tests.search.test_solve import blocks
 
@@ -160,4 +161,7 @@ def test_files_and_what_ships(tmp_path: Path) -> None:
     assert read_learned(tmp_path / "learned.json") == known()
     with pytest.raises(InputError, match=r"nothing\.json"):
         read_learned(tmp_path / "nothing.json")
+    write_scores(tmp_path / "blocks.json", blocks("a", [{1: 3.0, 4: 3.1}], {}))
+    with pytest.raises(InputError, match="holds nothing that was learnt; `prism search evaluate`"):
+        read_learned(tmp_path / "blocks.json")
     assert read_learned() == read_learned(ROOT / "results" / "search" / "learned.json")

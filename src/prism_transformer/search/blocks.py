@@ -11,6 +11,7 @@ from pathlib import Path
 
 from prism_transformer.bench.measure import Conditions, attention_table
 from prism_transformer.core.progress import Begun, Tell, counted, silent
+from prism_transformer.recipe import Map
 from prism_transformer.schedule import HeadSchedule
 from prism_transformer.schedules.space import Space
 from prism_transformer.search.scores import BLOCKS, FILES, FOLDER, Blocks, Settings, write_scores
@@ -50,10 +51,12 @@ def block_scores(
         for layer, counts in enumerate(space.choices)
         for n in sorted({*counts, own[layer]})
     ]
+    # Speeds that belong to heads cannot be matched; there is no other map for them.
+    how: Map = "reshape" if model.rope_frequencies == "split" else "matched"
     losses: list[dict[int, float]] = [{} for _ in own]
     for layer, n_heads in counted(tell, "blocks", pairs, len(pairs), "blocks"):
         schedule = HeadSchedule((*own[:layer], n_heads, *own[layer + 1 :]))
-        losses[layer][n_heads] = shared.loss(schedule, asked, layer=layer, how="matched")
+        losses[layer][n_heads] = shared.loss(schedule, asked, layer=layer, how=how)
     times = _times(shared, sorted({n for _, n in pairs}), tell) if timed else {}
     found = Blocks(
         **shared.facts, asked=asked, schedule=str(model.schedule), losses=tuple(losses),

@@ -16,6 +16,7 @@ from statistics import fmean, stdev
 
 import numpy as np
 
+from prism_transformer.core.errors import InputError
 from prism_transformer.core.sealed import SealedPart, read_sealed, typed, write_sealed
 from prism_transformer.schedule import HeadSchedule, head_counts
 from prism_transformer.schedules.design import RULES, propose
@@ -84,7 +85,12 @@ def write_learned(file: Path, learned: Learned) -> None:
 def read_learned(file: Path | None = None) -> Learned:
     """What was learnt: what ships with the package, or a file of one's own."""
     place = file or PACKAGED
-    return typed(place, read_sealed(place), Learned)
+    facts = read_sealed(place)
+    if "sources" not in facts:
+        raise InputError(
+            f"{place}: holds nothing that was learnt; `prism search evaluate` writes learned.json"
+        )
+    return typed(place, facts, Learned)
 
 
 def effects_source(collected: Collected, verdicts: Verdicts | None = None) -> Source | None:
