@@ -257,7 +257,7 @@ def test_planned_looks_are_told_and_decide() -> None:
 def test_between_looks_nothing_is_decided() -> None:
     between = with_facts(looks=LooksFacts(seeds=(4, 12)))
     assert all(row.limit != row.limit for row in between.every)
-    assert "undecided: between two planned looks nothing is" in sentence(between.rows[0])
+    assert "undecided: no look is planned at so many seeds" in sentence(between.rows[0])
     assert "with 6 seeds whole in all arms this is none of them" in remarks(between)[0]
     assert between.to_json()["rows"][0]["limit"] is None
 

@@ -129,7 +129,7 @@ def _clear(row: Contrast, gap: Paired) -> str:
 def _undecided(row: Contrast, gap: Paired, places: int) -> str:
     but = ", though the interval of this one comparison excludes 0" if gap.excludes_zero else ""
     if isnan(row.limit):
-        but = ": between two planned looks nothing is"
+        but = ": no look is planned at so many seeds"
     seen = row.pooled.detectable if row.pooled else gap.detectable
     count = f"about {row.seeds_needed:,}" if row.seeds_needed else f"not even {MOST_PAIRS:,}"
     several = row.comparisons > 1  # both numbers are of a p that nothing is adjusted for
