@@ -175,6 +175,7 @@ def once(contrasts: Sequence[Kind]) -> tuple[Kind, ...]:
 
 
 def _asked(contrast: Contrast) -> tuple[Hashable, ...]:
+    """What two contrasts share that one sentence tells; of another sign or scale they have two."""
     values = ((key, str(value)) for key, value in contrast.values.items())
     return contrast.point, tuple(values), tuple(sorted(contrast.weights.items()))
 
