@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
 from math import nan
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,32 @@ def test_a_limit_below_the_least_flip_p_asks_the_pooled_error() -> None:
     assert not early.by_flips
     assert early.decided
     assert not replace(contrast, limit=nan).decided  # between two looks
+
+
+def with_gaps(draw: np.random.Generator) -> list[Contrast]:
+    """Eight seeds of two arms and four of the others, without an effect: flips and pooled error."""
+    wide = make_wide(3 + draw.normal(0, 0.01, (8, 4)) + draw.normal(0, 0.05, (8, 1)))
+    wide.iloc[4:, 2:] = nan
+    family = [
+        measured(Contrast(0, {}, f"{arm} against {other}", {arm: 1.0, other: -1.0}), wide, fit, ())
+        for fit in [fit_blocks(wide)]
+        for arm, other in combinations(FOUR, 2)
+    ]
+    return list(adjust(family))
+
+
+def test_two_tests_that_decide_share_the_error() -> None:
+    found = with_gaps(np.random.default_rng(0))
+    assert {each.decided_by for each in found} == {"flips", "pooled"}
+    assert {each.limit for each in found} == {0.025}
+    assert {each.limit for each in asked({}, seeds=range(8)).every} == {0.05}
+
+
+@pytest.mark.slow
+def test_flips_and_pooled_error_together_raise_one_false_alarm_in_twenty_studies() -> None:
+    draws = (np.random.default_rng([18, study]) for study in range(1500))
+    alarms = sum(any(each.decided for each in with_gaps(draw)) for draw in draws)
+    assert alarms / 1500 < 0.064  # 5 %, and two and a half standard errors
 
 
 def test_seeds_are_counted_for_the_stated_effect_and_not_the_seen() -> None:

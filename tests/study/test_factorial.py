@@ -22,8 +22,8 @@ from prism_transformer.study.factorial import (
     levels,
     schedules,
 )
-from prism_transformer.study.sentences import remarks
-from prism_transformer.study.statistics import Array
+from prism_transformer.study.sentences import layers_said, remarks
+from prism_transformer.study.statistics import Array, detectable_effect
 from tests.study.frames import make_collected
 
 # The 2^(8-4) fraction of resolution IV as it is printed in textbooks, here with counts 1 and 4.
@@ -211,7 +211,11 @@ def test_effects_of_a_collected_study_and_what_it_says_of_them() -> None:
     assert comparison.to_json()["layers"][0]["beyond"]["prism"]["observed"] == pytest.approx(
         losses["prism"].mean()
     )
-    assert "A wide head changes the loss" in remarks(comparison)[0]
+    assert "A wide head changes the loss in layers 0 (" in remarks(comparison)[0]
+    noise = replace(found, layers=tuple(replace(each, adjusted_p=0.3) for each in found.layers))
+    seen = detectable_effect(found.freedom + 1, found.layers[0].se * np.sqrt(found.freedom + 1))
+    assert layers_said(noise).startswith("Of no layer by itself is it shown that a wide head")
+    assert f"asked alone, shows {seen:.4f} or more" in layers_said(noise)
     assert layer_effects(make_collected()) is None
 
 

@@ -122,6 +122,15 @@ def test_rates_taken_beside_other_workers_keep_nobody(tmp_path: Path, data: Path
     assert [each.kept for each in last] == [each.loss == min(e.loss for e in last) for each in last]
 
 
+def test_rates_that_a_remark_says_compare_nothing_keep_nobody(tmp_path: Path) -> None:
+    """Of the nano study, whose runs are all there: at the end only the lowest loss is kept."""
+    file = tmp_path / "nano.toml"
+    file.write_text(find_study("nano").read_text("utf-8") + "\n[search]\nrungs = []\n", "utf-8")
+    (last,) = search_study(load_study(file, tmp_path / "nano", with_=[RESULTS]), Crew("cpu"))
+    assert last.beside_others
+    assert [each.arm for each in last.standings if each.kept] == ["prism"]
+
+
 # -- when arms are dropped, and whether the best are confirmed -------------------------------------
 
 

@@ -163,7 +163,12 @@ def test_a_folder_that_kept_no_plans_counts_as_of_its_own(tmp_path: Path) -> Non
 def test_what_was_seen_elsewhere_of_the_same_study_counts() -> None:
     before = with_looks_of(collected(8), ())
     assert with_looks_of(collected(16), [before]).facts.looked == (8, 16)
-    assert with_looks_of(collected(16), [renamed(before, name="other")]).facts.looked == (16,)
+    # A copy with more seeds has another name; a study with arms that this one lacks asked more.
+    assert with_looks_of(collected(16), [renamed(before, name="other")]).facts.looked == (8, 16)
+    other = make_collected(arms={"uniform": "8x3", "tiled": "2x1 8x2"}, seeds=range(8), tasks={})
+    other = with_looks_of(renamed(other, name="other"), ())
+    assert other.facts.looked == (8,)
+    assert with_looks_of(collected(16), [other]).facts.looked == (16,)
 
 
 def test_a_look_at_one_seed_shows_no_p(tmp_path: Path) -> None:

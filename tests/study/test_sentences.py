@@ -134,6 +134,8 @@ def test_a_sentence_that_is_undecided() -> None:
         "undecided; sign-flip p 0.312; such a study sees 0.0069 or more in four of five cases, "
         "and about 6 seeds would see 0.007."
     )
+    several = with_differences(-0.010, 0.004, -0.0043, 0.001, -0.002, -0.003, comparisons=6)
+    assert "; asked this alone, such a study sees " in sentence(several)
 
 
 def test_a_sentence_with_a_clear_difference() -> None:
@@ -245,17 +247,17 @@ def test_planned_looks_are_told_and_decide() -> None:
     remark, _ = remarks(at)
     assert remark.startswith("Looks were planned at these numbers of seeds: 6 (p below 0.0")
     assert "this is the one at 6, with" in remark
-    # Six seeds have no flip p below 0.031, and this look asks for less: the pooled error decides.
+    # Six seeds have no flip p below 0.031, and only less than that decides: by the pooled error.
     text = sentence(at.rows[0])
     assert "by the pooled error" in text
-    assert "this look asks for less than 0.0" in text
+    assert "(only below 0.0" in text
     assert at.rows[0].decided
 
 
 def test_between_looks_nothing_is_decided() -> None:
     between = with_facts(looks=LooksFacts(seeds=(4, 12)))
     assert all(row.limit != row.limit for row in between.every)
-    assert "undecided: between two planned looks nothing is" in sentence(between.rows[0])
+    assert "undecided: no look is planned at so many seeds" in sentence(between.rows[0])
     assert "with 6 seeds whole in all arms this is none of them" in remarks(between)[0]
     assert between.to_json()["rows"][0]["limit"] is None
 

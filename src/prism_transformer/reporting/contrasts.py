@@ -24,7 +24,8 @@ NOTE = (
     "such studies, by the pooled error; flip p: exact sign flips, two-sided; max-T: the same "
     "adjusted, step-down over joint flips, for all differences and contrasts of the study; pooled "
     "p: t test by the pooled error; Holm: adjusted for the same ones. Flips decide, or the pooled "
-    "error where so few seeds have no flip p that could; one seed decides nothing."
+    "error where so few seeds have no flip p that could; where both do, each at half of the 5 %; "
+    "one seed decides nothing."
 )
 NO_PAPERS: Mapping[str, float | None] = MappingProxyType({})
 MOST_ROWS = 8  # that a figure at the top of a page has room for

@@ -24,7 +24,7 @@ DRAWN = (
 NOTE = (
     "The best rate is the lowest point of a parabola in the logarithm of the rate, through the "
     "lowest mean and its two neighbours; its 95 % interval, by the noise of all arms, also has the "
-    "lowest points of cubics through one rate more. "
+    "lowest points of cubics through one rate more, and that lowest rate. "
     "An end of the rates is never taken for the best."
 )
 

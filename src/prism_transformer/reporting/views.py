@@ -25,11 +25,11 @@ from prism_transformer.study.collected import (
     StudyFacts,
     finite,
 )
-from prism_transformer.study.compare import ArmContrast
+from prism_transformer.study.compare import ArmContrast, limit_of
 from prism_transformer.study.contrasts import Contrast, Lost, lost_runs
 from prism_transformer.study.factorial import LayerEffects
 from prism_transformer.study.lengths import Lengths, lengths_of
-from prism_transformer.study.statistics import ALPHA, Ratio, ratio
+from prism_transformer.study.statistics import Ratio, ratio
 
 # In the paper's order, then the built-in one: which metric of each task a table shows.
 SHOWN: dict[str, str] = {}
@@ -206,8 +206,7 @@ class View:
     @cached_property
     def lengths(self) -> Lengths | None:
         """Losses in sequences longer than trained, where they were read."""
-        limit = self.main_contrast.limit if self.main_contrast else ALPHA
-        return lengths_of(self.collected, self.point, self.main, limit)
+        return lengths_of(self.collected, self.point, self.main, limit_of(self.collected))
 
     def is_schedule(self, arm: str, schedule: HeadSchedule) -> bool:
         """Whether an arm has these heads and changes nothing else."""

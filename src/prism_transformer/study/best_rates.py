@@ -4,8 +4,9 @@ In come final losses of arms at several rates, from a sweep or from [tune]. Loss
 logarithm of the rate is close to a parabola near its lowest point, so the best rate is the vertex
 of the parabola through the lowest mean and its two neighbours. Close is not equal: beyond its best
 rate a loss climbs like a wall, which draws the vertex to the other side. So the interval also has
-the lowest points of the cubics through one rate more. A lowest mean at the edge of the grid gives
-no best rate: the grid must be extended.
+the lowest points of the cubics through one rate more, and the rate of the lowest mean itself: no
+curve through rates a factor of two apart knows where a steep wall begins. A lowest mean at the edge
+of the grid gives no best rate: the grid must be extended.
 
 From a sweep, the loss of each seed at its arm's best rate is read off the parabola, so arms are
 still compared seed by seed. From [tune] only the rates are taken: its comparison is made by other
@@ -109,6 +110,7 @@ def best_rate(
     low, high = _interval(bend, slope, means[around], noise, len(table))
     if noise and isfinite(high - low):
         ends = [(low, high), *_of_cubics(rates, means, best, noise.of_mean(len(table)))]
+        ends.append((0.0, 0.0))  # the rate that was tried and is lowest
         low, high = min(min(ends)), max(map(max, ends))
     rate, low, high = (float(2 ** (x[1] + at)) for at in (vertex, low, high))
     lowest = float(c - b * b / (4 * a))

@@ -232,9 +232,7 @@ def compare(collected: Collected, by_item: Collection[str] | None = None) -> Com
     if collected.baseline not in collected.arms:
         raise InputError(f"the study has no arm {collected.baseline!r} to be its baseline")
     facts = collected.facts
-    looks = plan_looks(facts.looks.seeds, facts.looks.spending) if facts.looks else ()
-    settled = collected.settled
-    limit = next((look.limit for look in looks if look.seeds == settled), nan) if looks else ALPHA
+    limit = limit_of(collected)
     baselines: list[ArmSummary] = []
     rows: list[ArmContrast] = []
     contrasts: list[Contrast] = []
@@ -258,7 +256,8 @@ def compare(collected: Collected, by_item: Collection[str] | None = None) -> Com
         facts.name, facts.seeds, facts.points, tuple(baselines),
         rows=tuple(each for each in adjusted if isinstance(each, ArmContrast)),
         contrasts=tuple(adjusted[len(rows) :]),
-        lost=tuple(lost), looks=looks, looked=facts.looked, peeks=peeks(facts), settled=settled,
+        lost=tuple(lost), looks=_planned(facts), looked=facts.looked, peeks=peeks(facts),
+        settled=collected.settled,
         layers=tuple(layer_effects(collected, index) for index in points),
         envelopes=envelopes(collected, limit),
         lengths=tuple(lengths_of(collected, index, main, limit) for index in points),
@@ -266,6 +265,16 @@ def compare(collected: Collected, by_item: Collection[str] | None = None) -> Com
         search=facts.search,
         doubts=collected.doubts,
     )  # fmt: skip
+
+
+def limit_of(collected: Collected) -> float:
+    """Below what an adjusted p decides with the seeds that are there; NaN between two looks."""
+    looks = {look.seeds: look.limit for look in _planned(collected.facts)}
+    return looks.get(collected.settled, nan) if looks else ALPHA
+
+
+def _planned(facts: StudyFacts) -> tuple[Look, ...]:
+    return plan_looks(facts.looks.seeds, facts.looks.spending) if facts.looks else ()
 
 
 def _main(collected: Collected) -> str | None:

@@ -78,7 +78,8 @@ class Contrast:
     seeds_needed: int | None = None
     """pairs at which the stated effect would be found four times of five"""
     limit: float = ALPHA
-    """an adjusted p below this decides; NaN between two planned looks, where nothing does"""
+    """an adjusted p below this decides: half of what the study may spend now where flips decide
+    some of its contrasts and the pooled error others; NaN between two looks, where nothing does"""
 
     @property
     def by_flips(self) -> bool:
@@ -174,6 +175,7 @@ def once(contrasts: Sequence[Kind]) -> tuple[Kind, ...]:
 
 
 def _asked(contrast: Contrast) -> tuple[Hashable, ...]:
+    """What two contrasts share that one sentence tells; of another sign or scale they have two."""
     values = ((key, str(value)) for key, value in contrast.values.items())
     return contrast.point, tuple(values), tuple(sorted(contrast.weights.items()))
 
@@ -262,6 +264,8 @@ def adjust(contrasts: Sequence[Contrast]) -> Iterator[Contrast]:
     joint = dict(zip(family, np.fmax(max_t(_together(list(family.values()))), p), strict=True))
     single = dict(zip(family, holm(p), strict=True))
     errors = dict(zip(family, holm([e.p if e else nan for e in pooled]), strict=True))
+    # Each of the two tests keeps the error by itself; where both decide, they share it.
+    share = 0.5 if {"flips", "pooled"} <= {each.decided_by for each in family.values()} else 1.0
     for each in contrasts:
         question = _question(each)
         if each.difference is None:
@@ -272,6 +276,7 @@ def adjust(contrasts: Sequence[Contrast]) -> Iterator[Contrast]:
             adjusted_p=float(joint[question]),
             holm_p=single[question],
             comparisons=len(family),
+            limit=share * each.limit,
             pooled=each.pooled and replace(each.pooled, adjusted_p=errors[question]),
         )
 

@@ -235,9 +235,10 @@ def rung_steps(recipe: Recipe, shares: Sequence[float]) -> list[int]:
 
 
 def _beside_others(study: StudyFolder) -> bool:
-    """Whether some run was trained beside others."""
+    """Whether some run was trained beside others, or collected with a word that it was."""
     begun = (run.folder for run in study.runs if run.begun)
-    return any(beside_others(read_environment(folder)["sessions"]) for folder in begun)
+    here = any(beside_others(read_environment(folder)["sessions"]) for folder in begun)
+    return here or any(each.then.beside_others for each in study.earlier)
 
 
 def _judge(study: StudyFolder, arms: Sequence[Arm], step: int, keep: float) -> list[Standing]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from prism_transformer.core.errors import InputError
 from prism_transformer.study.collected import (
     STUDY_FILE,
+    ArmFacts,
     Collected,
     LooksFacts,
     PlanFacts,
@@ -38,9 +39,9 @@ def looked_again(collected: Collected, folder: Path) -> Collected:
 
 
 def with_looks_of(collected: Collected, earlier: Iterable[Collected]) -> Collected:
-    """The same, with the looks at earlier results of the study of this name, and this one."""
+    """The same, with the looks at earlier results of this study, and this one."""
     facts = collected.facts
-    seen = [each for each in earlier if each.facts.name == facts.name]
+    seen = [each for each in earlier if _same(each.facts, facts)]
     plans: list[PlanFacts] = []
     for plan in (plan for each in (*seen, collected) for plan in _plans(each)):
         same = next((place for place, each in enumerate(plans) if each.looks == plan.looks), None)
@@ -52,6 +53,16 @@ def with_looks_of(collected: Collected, earlier: Iterable[Collected]) -> Collect
     looked = tuple(dict.fromkeys(n for plan in plans for n in plan.looked))
     more = {"plans": tuple(plans), "looked": looked}
     return replace(collected, facts=facts.model_copy(update=more))
+
+
+def _same(before: StudyFacts, now: StudyFacts) -> bool:
+    """Whether all that was seen then is asked now: more seeds go into a copy, of another name."""
+    arms, then = ({_identity(arm) for arm in facts.arms} for facts in (now, before))
+    return before.name == now.name or then <= arms
+
+
+def _identity(arm: ArmFacts) -> tuple[tuple[int, ...], str]:
+    return arm.heads, str(sorted(arm.changes.items()))
 
 
 def _plans(collected: Collected) -> tuple[PlanFacts, ...]:

@@ -18,7 +18,7 @@ from prism_transformer.study.contrasts import PRISM, Contrast, Lost, against, de
 from prism_transformer.study.factorial import LayerEffects
 from prism_transformer.study.lengths import Lengths
 from prism_transformer.study.peeking import Peeks
-from prism_transformer.study.statistics import ALPHA, MOST_PAIRS, Paired
+from prism_transformer.study.statistics import ALPHA, MOST_PAIRS, Paired, detectable_shift
 
 
 def sentences(comparison: Comparison) -> list[str]:
@@ -129,19 +129,21 @@ def _clear(row: Contrast, gap: Paired) -> str:
 def _undecided(row: Contrast, gap: Paired, places: int) -> str:
     but = ", though the interval of this one comparison excludes 0" if gap.excludes_zero else ""
     if isnan(row.limit):
-        but = ": between two planned looks nothing is"
+        but = ": no look is planned at so many seeds"
     seen = row.pooled.detectable if row.pooled else gap.detectable
     count = f"about {row.seeds_needed:,}" if row.seeds_needed else f"not even {MOST_PAIRS:,}"
+    several = row.comparisons > 1  # both numbers are of a p that nothing is adjusted for
     return (
-        f"undecided{but}; {_tested(row, gap)}; such a study sees {seen:.{places}f} or more in four "
-        f"of five cases, and {count} seeds would see {row.effect:g}"
+        f"undecided{but}; {_tested(row, gap)}; {'asked this alone, ' * several}such a study sees "
+        f"{seen:.{places}f} or more in four of five cases, and {count} seeds would see "
+        f"{row.effect:g}"
     )
 
 
 def _tested(row: Contrast, gap: Paired) -> str:
     """The p that decides, and what it is adjusted for."""
     several = row.comparisons > 1
-    at = f" (this look asks for less than {row.limit:.2g})" if row.limit < ALPHA else ""
+    at = f" (only below {row.limit:.2g} decides)" if row.limit < ALPHA else ""
     if row.by_flips or row.pooled is None or isnan(row.limit):
         adjusted = f", {row.adjusted_p:.3g} adjusted for {row.comparisons} comparisons"
         return f"sign-flip p {gap.p:.3g}{adjusted if several else ''}{at}"
@@ -182,10 +184,15 @@ def _lost_runs(lost: tuple[Lost, ...]) -> str:
 def layers_said(effects: LayerEffects) -> str:
     """What a factorial study says of its layers, and whether their sum is all."""
     clear = [f"{n} ({e.mean:+.4f})" for n, e in enumerate(effects.layers) if e.adjusted_p < ALPHA]
-    worth = f"in layers {', '.join(clear)}" if clear else "in no layer by itself"
+    error = effects.layers[0].se
+    seen = detectable_shift(effects.freedom) * error
+    if clear:
+        worth = f"A wide head changes the loss in layers {', '.join(clear)}"
+    else:
+        worth = "Of no layer by itself is it shown that a wide head changes the loss"
     said = (
-        f"A wide head changes the loss {worth}, by p adjusted for {len(effects.layers)} layers and "
-        f"an error of {effects.layers[0].se:.4f} each"
+        f"{worth}, by p adjusted for {len(effects.layers)} layers and an error of {error:.4f} "
+        f"each, with which one layer, asked alone, shows {seen:.4f} or more in four of five cases"
     )
     if isnan(effects.p):
         return f"{said}; one seed cannot tell whether layers act one by one."
