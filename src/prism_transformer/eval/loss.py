@@ -28,7 +28,6 @@ from prism_transformer.hf.export import to_hf
 from prism_transformer.hf.extending import check_context, with_rope_scaling
 from prism_transformer.hf.load import Source, context_of
 from prism_transformer.model import PrismLM
-from prism_transformer.models.packing import visible
 from prism_transformer.training.distributed import WHOLE, Share, work_together
 from prism_transformer.training.objective import NEXT_TOKEN, Objective
 
@@ -221,8 +220,7 @@ def measure_loss(
         question = objective.question(rows.numpy(), first, VALIDATION_SEED).to(model.device)
         inputs: dict[str, Any] = {} if objective.masking else {"use_cache": False}
         if question.positions is not None:  # documents that do not see each other
-            seen = visible(question.positions, "bidirectional" if objective.masking else "causal")
-            inputs |= {"position_ids": question.positions, "attention_mask": seen}
+            inputs["position_ids"] = question.positions
         logits = model(input_ids=question.tokens, **inputs).logits
         losses = F.cross_entropy(logits.float().mT, question.targets, reduction="none")
         losses, asked = losses.cpu().double(), (question.targets != IGNORED).cpu().double()
