@@ -171,6 +171,9 @@ def text_loss(
     opened = open_on_text(
         source, checkpoint=checkpoint, text=text, length=length, windows=windows, device=device
     )
+    objective = opened.objective
+    if objective is None:
+        raise InputError(f"{source}: is a masked language model, and its tokenizer has no mask")
     # What is published is what is measured: a native model is scored as its export.
     model: Any = opened.model
     if isinstance(model, PrismLM):
@@ -187,9 +190,9 @@ def text_loss(
             tell if world.is_first else silent, "scoring", batches, len(share.pieces), "batches"
         )
         starts = (piece * batch for piece in share.pieces)
-        found = measure_loss(model, zip(starts, shown, strict=True), opened.objective, share)
+        found = measure_loss(model, zip(starts, shown, strict=True), objective, share)
         n_bytes = None
-        if opened.objective.masking is None:
+        if objective.masking is None:
             # Read again rather than kept: bytes are counted only where the measurement went well.
             batches = opened.batches(count, batch, share)
             counts = sum(opened.n_bytes(rows[:, 1:].numpy()) for rows in batches)
