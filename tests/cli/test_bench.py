@@ -52,6 +52,13 @@ def test_attention_and_decoding(prism_inside: Prism) -> None:
     assert "threads" in done.stdout
 
 
+@pytest.mark.parametrize("option", ["--batch", "--length"])
+def test_sizes_below_one_are_refused(prism_inside: Prism, option: str) -> None:
+    refused = prism_inside("bench", "train", option, "0")
+    assert refused.returncode == 2
+    assert f"{option} 0: give at least 1" in refused.stderr
+
+
 def test_sequences_of_growing_length(prism_inside: Prism) -> None:
     shape = ("baseline-micro", "model.seq_len=16")
     done = prism_inside("bench", "context", *shape, "--longest", "64", *QUICK, "--json")
@@ -66,6 +73,10 @@ def test_sequences_of_growing_length(prism_inside: Prism) -> None:
     peaks = [row["peak GiB"] for row in rows]
     assert peaks == sorted(peaks)  # of a CPU
     assert peaks[0] > 0
+    for shorter in ("0", "15"):
+        refused = prism_inside("bench", "context", *shape, "--longest", shorter)
+        assert refused.returncode == 2
+        assert f"--longest {shorter}: lengths begin with the model's context, 16" in refused.stderr
 
 
 def test_tokenizing(prism_inside: Prism) -> None:

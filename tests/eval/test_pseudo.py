@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 import torch
 
-from prism_transformer.core.errors import RunError
+from prism_transformer.analysis.profile import attention_profile
+from prism_transformer.core.errors import InputError, RunError
 from prism_transformer.data.tokenizer import ByteTokenizer
 from prism_transformer.eval.diagnostic import minimal_pairs
 from prism_transformer.eval.harness import evaluate
+from prism_transformer.eval.loss import text_loss
 from prism_transformer.eval.pseudo import PseudoLM, open_any
 from prism_transformer.hf.export import Opened, to_hf, to_hf_tokenizer, write_hf
 from prism_transformer.model import PrismLM
@@ -66,6 +68,21 @@ def test_what_does_not_fit_is_said(folder: Path) -> None:
         lm.loglikelihood_rolling([])
     lm._loglikelihood_tokens([(("", ""), [1] * 95, [2, 3])])
     assert lm.truncated == 1
+
+
+def test_a_masked_model_whose_tokenizer_has_no_mask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing can be asked of it; where it attends to can be seen all the same."""
+    monkeypatch.chdir(tmp_path)  # where the profile is kept
+    words = to_hf_tokenizer(ByteTokenizer(), 96)
+    write_hf(Opened(to_hf(weights()), words), tmp_path / "maskless")
+    source = str(tmp_path / "maskless")
+    with pytest.raises(InputError, match="is a masked language model, and its tokenizer has no"):
+        text_loss(source, sequences=1)
+    with pytest.raises(InputError, match="is a masked language model, and its tokenizer has no"):
+        open_any(source, "float32", 4, "cpu")
+    assert attention_profile(source, sequences=1, length=16).n_sequences == 1
 
 
 def test_minimal_pairs_are_judged_by_them(folder: Path, tmp_path: Path) -> None:

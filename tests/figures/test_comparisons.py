@@ -43,7 +43,7 @@ def test_lengths_have_a_panel_for_each_scaling_and_every_seed() -> None:
     ]  # fmt: skip
     chart = by_length(Table("lengths", columns, tuple(rows)), "scaling", "length", "loss", TONES)
     panels: Any = chart.figure.axes
-    assert [ax.get_title() for ax in panels] == ["none", "yarn"]
+    assert [ax.get_title() for ax in panels] == ["scaling: none", "scaling: yarn"]
     for ax in panels:
         lines = [dict(zip(line.get_xdata(), line.get_ydata(), strict=True)) for line in ax.lines]
         assert lines == [  # two seeds and their mean, of each arm

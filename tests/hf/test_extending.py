@@ -106,3 +106,39 @@ def test_uniform_heads_are_scaled_as_a_llama_is(scaling: str) -> None:
     found, factor = ours.model.rotary_frequencies(None)[16]
     torch.testing.assert_close(found, llama.model.rotary_emb.inv_freq)
     assert factor == pytest.approx(llama.model.rotary_emb.attention_scaling)
+
+
+SHAPE = {
+    "vocab_size": 30, "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 1,
+    "intermediate_size": 16, "max_position_embeddings": 64,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["linear", "ntk", "yarn"])
+@pytest.mark.parametrize("config", [tf.GPTNeoXConfig, tf.PhiConfig])
+def test_channels_that_do_not_turn_stay_as_they_are(kind: str, config: type) -> None:
+    """Of a quarter or half of each head alone, in Pythia and Phi, whose configs say so."""
+    model = tf.AutoModelForCausalLM.from_config(config(**SHAPE)).eval()
+    tokens = torch.randint(30, (1, 40), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        same = with_rope_scaling(model, f"{kind}:1")(tokens).logits
+        torch.testing.assert_close(same, model(tokens).logits, rtol=0, atol=1e-5)
+    inner = with_rope_scaling(model, "ntk:2").base_model
+    found = inner.rotary_emb.inv_freq
+    width = 2 * len(found)
+    assert width == 16 * model.config.rope_parameters["partial_rotary_factor"]
+    expected = plain(width, 10_000.0 * 2 ** (width / (width - 2)))
+    assert found.tolist() == pytest.approx(expected, rel=1e-5)
+
+
+def test_positions_that_are_scaled_or_differ_by_layer_are_not_scaled() -> None:
+    once = with_rope_scaling(to_hf(PrismLM(small_config())), "linear:2")
+    with pytest.raises(InputError, match=r"positions are scaled already \(linear\)"):
+        with_rope_scaling(once, "yarn:2")
+    gemma = tf.Gemma3ForCausalLM(
+        tf.Gemma3TextConfig(
+            head_dim=16, num_key_value_heads=2, layer_types=["full_attention"], **SHAPE
+        )
+    )
+    with pytest.raises(InputError, match="has other rotary positions in other layers"):
+        with_rope_scaling(gemma, "linear:2")

@@ -86,15 +86,23 @@ def test_without_isolation_they_see_each_other() -> None:
     assert (lm(tokens)[0, 5] - alone[0, 0]).abs().max() > 1e-3
 
 
-def test_an_exported_model_isolates_by_positions() -> None:
-    lm, tokens = model("causal"), packed()
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+@pytest.mark.parametrize("attention", ["causal", "bidirectional"])
+def test_an_exported_model_isolates_by_positions(
+    attention: AttentionKind, implementation: str
+) -> None:
+    lm, tokens = model(attention), packed()
     positions = document_positions(tokens, END)
     wrapped = to_hf(lm)
+    wrapped.set_attn_implementation(implementation)
     with torch.no_grad():
         together = wrapped(tokens, position_ids=positions, use_cache=False).logits
         for row, place in documents():
             alone = wrapped(tokens[row : row + 1, place]).logits
             torch.testing.assert_close(together[row, place], alone[0], rtol=0, atol=1e-5)
+        # One row of positions for all windows: those of the first, which holds for it alone.
+        shared = wrapped(tokens, position_ids=positions[:1], use_cache=False).logits
+        torch.testing.assert_close(shared[0], together[0], rtol=0, atol=1e-5)
 
 
 @pytest.mark.slow

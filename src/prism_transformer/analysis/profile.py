@@ -210,8 +210,7 @@ def attention_profile(
         rows = opened.batches(sequences, batch, share)
         shown = counted(tell, f"measuring {opened.named}", rows, len(share.pieces), "batches")
         tokens = (each[:, :-1] for each in shown)
-        end = opened.objective.end_of_text
-        profile = _profile(opened.model, tokens, effective_rank, share, end)
+        profile = _profile(opened.model, tokens, effective_rank, share, opened.end_of_text)
         profile = replace(profile, source=str(opened.named), text=opened.text)
         if world.is_first:
             profile.write(opened.home)

@@ -154,7 +154,7 @@ def _seen(opened: ModelOnText, length: int | None) -> SeenModel:
     if len(tokens) < 2:
         raise InputError(f"{opened.text}: has {len(tokens)} tokens; attention needs two at least")
     ids = torch.from_numpy(np.asarray(tokens, np.int64))
-    found = text_weights(opened.model, ids, opened.objective.end_of_text)
+    found = text_weights(opened.model, ids, opened.end_of_text)
     pieces = tuple(opened.piece(int(token)) for token in tokens)
     home = opened.home if opened.named.run is not None else None
     return SeenModel(str(opened.named), opened.text, pieces, found, home)

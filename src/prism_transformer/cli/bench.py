@@ -11,7 +11,7 @@ from cyclopts import App, Parameter
 from prism_transformer.cli.options import Device, Figure, Flag, Json, Rounds, Whole, whole
 from prism_transformer.cli.progress import show_progress
 from prism_transformer.cli.terminal import make_console, print_json, print_table, say
-from prism_transformer.core.errors import InputError
+from prism_transformer.core.errors import InputError, at_least_one
 
 if TYPE_CHECKING:
     from prism_transformer.bench.measure import Conditions
@@ -98,8 +98,13 @@ def context(
     from prism_transformer.bench.measure import context_table
 
     def measure(config: ModelConfig, conditions: Conditions) -> Table:
-        first, last = config.seq_len, longest or 8 * config.seq_len
-        lengths = [first << n for n in range(max(1, (last // first).bit_length()))]
+        first = config.seq_len
+        last = 8 * first if longest is None else longest
+        if last < first:
+            raise InputError(
+                f"--longest {last}: lengths begin with the model's context, {first}; give as many"
+            )
+        lengths = [first << n for n in range((last // first).bit_length())]
         return context_table(config, lengths, conditions)
 
     _run("length of sequences", "length", measure, options, recipe, overrides, batch)
@@ -200,6 +205,7 @@ def _run(
     from prism_transformer.recipes.files import load_recipe
     from prism_transformer.training.device import begin, settle
 
+    at_least_one(batch=batch, length=length)
     wanted = load_recipe(recipe, [*overrides, "train.compile=off", "train.precision=auto"])
     settings = begin(settle(wanted, options.device))
     size = (options.rounds, batch, length or wanted.model.seq_len)

@@ -28,7 +28,6 @@ from prism_transformer.hf.export import to_hf
 from prism_transformer.hf.extending import check_context, with_rope_scaling
 from prism_transformer.hf.load import Source, context_of
 from prism_transformer.model import PrismLM
-from prism_transformer.models.packing import visible
 from prism_transformer.training.distributed import WHOLE, Share, work_together
 from prism_transformer.training.objective import NEXT_TOKEN, Objective
 
@@ -172,6 +171,9 @@ def text_loss(
     opened = open_on_text(
         source, checkpoint=checkpoint, text=text, length=length, windows=windows, device=device
     )
+    objective = opened.objective
+    if objective is None:
+        raise InputError(f"{source}: is a masked language model, and its tokenizer has no mask")
     # What is published is what is measured: a native model is scored as its export.
     model: Any = opened.model
     if isinstance(model, PrismLM):
@@ -188,9 +190,9 @@ def text_loss(
             tell if world.is_first else silent, "scoring", batches, len(share.pieces), "batches"
         )
         starts = (piece * batch for piece in share.pieces)
-        found = measure_loss(model, zip(starts, shown, strict=True), opened.objective, share)
+        found = measure_loss(model, zip(starts, shown, strict=True), objective, share)
         n_bytes = None
-        if opened.objective.masking is None:
+        if objective.masking is None:
             # Read again rather than kept: bytes are counted only where the measurement went well.
             batches = opened.batches(count, batch, share)
             counts = sum(opened.n_bytes(rows[:, 1:].numpy()) for rows in batches)
@@ -221,8 +223,7 @@ def measure_loss(
         question = objective.question(rows.numpy(), first, VALIDATION_SEED).to(model.device)
         inputs: dict[str, Any] = {} if objective.masking else {"use_cache": False}
         if question.positions is not None:  # documents that do not see each other
-            seen = visible(question.positions, "bidirectional" if objective.masking else "causal")
-            inputs |= {"position_ids": question.positions, "attention_mask": seen}
+            inputs["position_ids"] = question.positions
         logits = model(input_ids=question.tokens, **inputs).logits
         losses = F.cross_entropy(logits.float().mT, question.targets, reduction="none")
         losses, asked = losses.cpu().double(), (question.targets != IGNORED).cpu().double()

@@ -80,13 +80,18 @@ class ModelOnText:
     """the text of one token; what is no whole character is marked"""
     n_scored: int | None = None
     """windows that training scores, of a run on its own slice"""
-    objective: Objective = NEXT_TOKEN
-    """what the model is asked of them"""
+    objective: Objective | None = NEXT_TOKEN
+    """what the model is asked of them; None of a masked one whose tokenizer has no mask"""
 
     @property
     def home(self) -> Path:
         """Where what is measured of the model is kept."""
         return self.named.home("analysis")
+
+    @property
+    def end_of_text(self) -> int | None:
+        """The token before each document, where documents do not see each other."""
+        return None if self.objective is None else self.objective.end_of_text
 
     def batches(self, n_sequences: int, batch: int, share: Share | None = None) -> Iterator[Tensor]:
         """The first windows, from the first on: (B, seq_len + 1); of a share, its batches."""
@@ -166,9 +171,10 @@ def _open_hf(
         return str(tokenizer.decode([token]))
 
     rows, what = _rows(text, seq_len, config.vocab_size, encode, end, windows)
-    asked = NEXT_TOKEN
+    asked: Objective | None = NEXT_TOKEN
     if is_masked(config):
-        asked = _masked(config, seq_len, tokenizer.mask_token_id, len(tokenizer))
+        mask = tokenizer.mask_token_id
+        asked = None if mask is None else _masked(config, seq_len, mask, len(tokenizer))
     return ModelOnText(named, model, rows, what, seq_len, n_bytes, piece, objective=asked)
 
 

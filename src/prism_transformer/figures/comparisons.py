@@ -191,7 +191,7 @@ def by_length(table: Table, panel: str, x: str, y: str, tones: Tones) -> Chart:
         ax.set_xticks(sorted({number(row[x]) for row in table.rows}))
         ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         ax.set_xlabel(axis_label(table.column(x)))
-        ax.set_title(kind)
+        ax.set_title(f"{panel}: {kind}")
     axes[0].set_ylabel(axis_label(table.column(y)))
     arm_legend(chart.figure, by_arm(table), tones)
     return chart

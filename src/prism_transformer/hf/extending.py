@@ -82,18 +82,22 @@ def with_rope_scaling(model: Any, scaling: str) -> Any:
         )
     config = deepcopy(model.config)
     rope = getattr(config, "rope_parameters", None)
-    if not isinstance(rope, dict) or "rope_theta" not in rope:
-        raise InputError(f"--rope-scaling: {type(model).__name__} has no rotary positions to scale")
+    if not isinstance(rope, dict) or "rope_theta" not in rope:  # Gemma 3 has them by kind of layer
+        has = "other rotary positions in other layers" if rope else "no rotary positions to scale"
+        raise InputError(f"--rope-scaling: {type(model).__name__} has {has}")
+    if (known := rope.get("rope_type", "default")) != "default":
+        raise InputError(
+            f"--rope-scaling {scaling}: this model's positions are scaled already ({known}); "
+            "leave it out"
+        )
     context = config.max_position_embeddings
+    scaled_rope = rope | {"rope_type": kind, "factor": times}
+    if kind != "linear":  # which knows no context
+        scaled_rope["original_max_position_embeddings"] = context
+    if kind == "ntk" and config.model_type != "prism":  # one width: another base is all
+        base = ntk_base(scaled_rope, _turned_width(config, rope))
+        scaled_rope = rope | {"rope_theta": base}
     try:
-        scaled_rope = {"rope_type": kind, "rope_theta": rope["rope_theta"], "factor": times}
-        if kind != "linear":  # which knows no context
-            scaled_rope["original_max_position_embeddings"] = context
-        if kind == "ntk" and config.model_type != "prism":  # one width: another base is all
-            width = getattr(config, "head_dim", None)
-            width = width or config.hidden_size // config.num_attention_heads
-            base = ntk_base(scaled_rope, width)
-            scaled_rope = {"rope_type": "default", "rope_theta": base}
         config.rope_parameters = scaled_rope
         config.max_position_embeddings = int(context * times)
         scaled = type(model)(config)
@@ -102,3 +106,9 @@ def with_rope_scaling(model: Any, scaling: str) -> Any:
         raise InputError(f"--rope-scaling {scaling}: {type(model).__name__}: {why}") from None
     scaled.load_state_dict(model.state_dict())
     return scaled.to(model.device, model.dtype).eval()
+
+
+def _turned_width(config: Any, rope: dict[str, Any]) -> int:
+    """Channels of a head that turn at all: some families leave the rest as they are."""
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return int(width * rope.get("partial_rotary_factor", 1.0))

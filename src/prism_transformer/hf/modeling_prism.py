@@ -9,6 +9,7 @@ G key-value heads of one layer, K width of one head, V vocabulary.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
@@ -24,7 +25,12 @@ from transformers import (
 from transformers import initialization as init
 from transformers.cache_utils import Cache, DynamicCache
 from transformers.generation import LogitsProcessor
-from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
+from transformers.masking_utils import (
+    create_bidirectional_mask,
+    create_causal_mask,
+    find_packed_sequence_indices,
+    packed_sequence_mask_function,
+)
 from transformers.modeling_layers import (
     GenericForQuestionAnswering,
     GenericForSequenceClassification,
@@ -224,14 +230,17 @@ class PrismModel(PrismPreTrainedModel):
         causal = self.config.attention == "causal"
         if use_cache and causal and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
+        own_document = None
         if position_ids is None:
             seen = 0 if past_key_values is None else past_key_values.get_seq_length()
             position_ids = torch.arange(x.shape[1], device=x.device)[None] + seen
+        elif attention_mask is None and not causal:
+            own_document = within_documents(position_ids.expand(x.shape[:2]))
         parts = {"config": self.config, "inputs_embeds": x, "attention_mask": attention_mask}
         mask = (
             create_causal_mask(**parts, past_key_values=past_key_values, position_ids=position_ids)
             if causal
-            else create_bidirectional_mask(**parts)
+            else create_bidirectional_mask(**parts, and_mask_function=own_document)
         )
         tables = self.rotary_tables(position_ids)
         for width, layer in zip(self.head_dims, self.layers, strict=True):
@@ -260,6 +269,15 @@ class PrismModel(PrismPreTrainedModel):
             own, factor = scaled_frequencies(self.rotary[width], device)
             found[width] = dealt(self.native, n_heads, own), factor
         return found
+
+
+def within_documents(position_ids: Tensor) -> Callable[..., Tensor] | None:
+    """What a mask is joined with where positions (B, T) begin anew: each time another document.
+
+    transformers does so by itself, but only for causal masks.
+    """
+    documents = find_packed_sequence_indices(position_ids)
+    return None if documents is None else packed_sequence_mask_function(documents)
 
 
 class PrismLanguageModel(PrismPreTrainedModel):
