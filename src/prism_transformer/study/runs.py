@@ -17,7 +17,6 @@ from typing import Any
 
 from prism_transformer.analysis import PROFILE_FILE
 from prism_transformer.core.errors import InputError, RunError
-from prism_transformer.core.sealed import read_sealed
 from prism_transformer.eval import SLICE
 from prism_transformer.recipe import Recipe, differences
 from prism_transformer.study import spec
@@ -25,6 +24,7 @@ from prism_transformer.study.collected import RUNS, RunHashes
 from prism_transformer.study.earlier import EarlierRun
 from prism_transformer.study.plan import Cell, Plan, training_differences
 from prism_transformer.study.spec import Study, StudyError
+from prism_transformer.training.checkpoint import read_measured
 from prism_transformer.training.run import (
     DUMP,
     RECIPE_FILE,
@@ -195,9 +195,9 @@ class StudyRun:
 
 
 def _read(file: Path) -> Any:
-    """What a stage has written; None if the file is missing or damaged: the stage is done again."""
+    """What a stage has written; None if it is not there or is refused: the stage is done again."""
     try:
-        return read_sealed(file)
+        return read_measured(file)
     except InputError:
         return None
 
