@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -104,7 +105,7 @@ def read_runs(
             # Whatever is not as we write it is a file of the run that was damaged.
             with reading(run.folder):
                 run.check_kept()
-                numbers = list(numbers_of(run))
+                numbers = list(map(_checked, numbers_of(run)))
                 items += [frame.assign(**who)[ITEM_COLUMNS] for frame in items_of(run)]
             rows += [who | dict(zip(COLUMNS[3:], each, strict=True)) for each in numbers]
     answers = pd.concat(items[1:] or items, ignore_index=True)
@@ -175,6 +176,13 @@ def _run_facts(run: StudyRun | EarlierRun, failures: Mapping[str, str]) -> RunFa
 
 
 # -- one run --------------------------------------------------------------------------------------
+
+
+def _checked(number: Number) -> Number:
+    """The same, if it is what it should be: a file without a sum may hold anything."""
+    metric, step, index, value = number
+    whole = [None if each is None else operator.index(each) for each in (step, index)]
+    return metric, whole[0], whole[1], float(value)
 
 
 def numbers_of(run: StudyRun) -> Iterator[Number]:

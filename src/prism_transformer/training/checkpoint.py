@@ -12,6 +12,7 @@ sha256.json                     a sum for each of the files above
 from __future__ import annotations
 
 import json
+import operator
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -122,7 +123,10 @@ def check_checkpoint(folder: Path) -> None:
 def read_state(folder: Path) -> State:
     """How far a sound checkpoint is."""
     with reading(folder / STATE_FILE):
-        return State(**json.loads(read_whole(folder / STATE_FILE)))
+        state = State(**json.loads(read_whole(folder / STATE_FILE)))
+        for number in (state.step, state.tokens, state.metrics_bytes):
+            operator.index(number)
+        return state
 
 
 def own_sums(folder: Path) -> dict[str, str]:
