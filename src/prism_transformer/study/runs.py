@@ -35,6 +35,7 @@ from prism_transformer.training.run import (
     read_environment,
     read_metrics,
     read_run,
+    trained_recipe,
 )
 
 INFERENCE_FILE = "inference.json"
@@ -107,7 +108,7 @@ class StudyRun:
 
     def check_kept(self) -> None:
         """Refuse a recipe.toml that is not what the run was last trained with."""
-        kept = Recipe.model_validate(read_environment(self.folder)["recipe"])
+        kept = trained_recipe(self.folder)
         if changed := differences(kept, read_run(self.folder)):
             raise StudyError(
                 f"{self.folder / RECIPE_FILE}: is not what the run was trained with: "
@@ -234,8 +235,7 @@ def check_fair(plan: Plan, runs: Sequence[StudyRun], earlier: Sequence[EarlierRu
     for run in runs:
         if run.begun:
             kept, cell = read_environment(run.folder), run.cell
-            recipe = Recipe.model_validate(kept["recipe"])
-            starts.append(_Start(cell.name, cell, recipe, hashes_of(kept)))
+            starts.append(_Start(cell.name, cell, trained_recipe(run.folder), hashes_of(kept)))
     for before in earlier:
         name, cell = f"{before.cell.name} of {before.folder}", before.cell
         if before.then.hashes:  # its recipe is the cell's, or it would not be taken for it
