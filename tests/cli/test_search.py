@@ -87,6 +87,13 @@ def test_reslice_then_resume(prism_inside: Prism, runs: Path, tmp_path: Path) ->
     again = prism_inside("reslice", "uniform", "--schedule", "2x1 8x2", "--at", "5", "--json")
     assert json.loads(again.stdout)["run"] == "uniform-2x1-8x2"
     assert prism_inside(*line).returncode == 2
+    shutil.rmtree(tmp_path / "uniform-2x1-8x2")
+    inside = ["reslice", "uniform/checkpoints/..", "--schedule", "2x1 8x2", "--at", "5"]
+    assert prism_inside(*inside).returncode == 0
+    assert (tmp_path / "uniform-2x1-8x2" / "recipe.toml").is_file()  # though ".." is no name
+    nothing = prism_inside("reslice", "/", "--schedule", "2x1 8x2")
+    assert nothing.returncode == 2
+    assert nothing.stderr.startswith("error: /: ")
 
 
 def test_learned_designs_say_where_they_come_from(prism_inside: Prism) -> None:

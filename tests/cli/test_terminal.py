@@ -97,6 +97,11 @@ def test_whole_numbers_are_read_as_written(prism_inside: Prism, number: str) -> 
     assert number in done.stdout + done.stderr
 
 
+def test_what_was_written_is_said_without_control_characters(prism_inside: Prism) -> None:
+    done = prism_inside("recipes", "prism-nano", "--out", "a\x1b[31mb.toml")
+    assert (done.returncode, done.stdout) == (0, "wrote a\\x1b[31mb.toml\n")
+
+
 def test_an_estimate_is_never_nothing() -> None:
     assert [estimate(each) for each in (0, 0.09, 1, 7200)] == ["0 s", "under 1 s", "1 s", "2.0 h"]
 

@@ -92,6 +92,7 @@ def test_the_first_line_of_an_error(error: BaseException, line: str) -> None:
         (OSError(36, "File name too long", "x", None, "y"), "x and y: File name too long", 2),
         (OSError(28, "No space left on device"), "output: No space left on device", 2),
         (OSError("a library's words\nand more"), "a library's words", 2),
+        (RuntimeError("Symlink loop from 'a'"), "Symlink loop from 'a'", 2),
         (KeyboardInterrupt(), "interrupted", 130),
         (MemoryError(), "there is not enough memory for this: MemoryError", 1),
         (OverflowError("too large to convert"), "a number is too large: too large to convert", 2),

@@ -40,6 +40,8 @@ def test_pieces_count_up_to_the_first_that_is_missing(tmp_path: Path) -> None:
     write_problem(PieceFiles(tmp_path, 2), InputError("a.jsonl: line 3"))
     assert PieceFiles(tmp_path, 2).problem() == "a.jsonl: line 3"
     assert PieceFiles(tmp_path, 0).problem() is None
-    PieceFiles(tmp_path, 1).facts_file.write_text("{", "utf-8")
-    with pytest.raises(InputError, match=r"000001\.json: is damaged"):
-        facts_of(tmp_path, 4)
+    file = PieceFiles(tmp_path, 1).facts_file
+    for damage in ("{", file.read_text("utf-8").replace('"tokens": 2', '"tokens": 3')):
+        file.write_text(damage, "utf-8")
+        with pytest.raises(InputError, match=r"000001\.json: .*; remove it to make it again"):
+            facts_of(tmp_path, 4)

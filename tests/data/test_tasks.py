@@ -191,3 +191,28 @@ def test_seven_tasks_of_which_three_are_killed_twice(tmp_path: Path) -> None:
     assert process.wait() == 0
     assert hashes(tmp_path / "7") == hashes(tmp_path / "0")
     assert read_manifest(tmp_path / "7") == read_manifest(tmp_path / "0")
+
+
+def test_a_folder_of_work_that_was_prepared_is_of_no_use(tmp_path: Path) -> None:
+    corpus = make(tmp_path / "texts")
+    precious = tmp_path / "precious"
+    precious.write_text("precious", "utf-8")
+    work = tmp_path / "1" / "tasks"
+    (work / "pieces").mkdir(parents=True)
+    (work / "pieces" / "000000.tokens.partial").symlink_to(precious)
+    prepare(what(corpus, tmp_path / "1", tasks=1))
+    assert precious.read_text("utf-8") == "precious"
+    assert hashes(tmp_path / "1")
+
+
+def test_a_link_among_the_work_is_refused(tmp_path: Path) -> None:
+    corpus = make(tmp_path / "texts")
+    order = what(corpus, tmp_path / "1", tasks=1)
+    (tmp_path / "texts" / "z.jsonl").write_text("{", "utf-8")  # leaves its work behind
+    with pytest.raises(InputError, match=r"z\.jsonl: line 1"):
+        prepare(order)
+    link = tmp_path / "1" / "tasks" / "pieces" / "000000.tokens.partial"
+    link.symlink_to(tmp_path / "precious")
+    with pytest.raises(InputError, match=f"{link}: is a symbolic link, which is not followed"):
+        prepare(order)
+    assert not (tmp_path / "precious").exists()

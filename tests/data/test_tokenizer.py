@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import subprocess
 import sys
 import time
@@ -116,6 +117,12 @@ def test_a_trained_bpe_is_lossless_and_keeps_its_last_id(tmp_path: Path) -> None
     again = tmp_path / "again.json"
     train_bpe(corpus, 300, again)
     assert again.read_bytes() == (tmp_path / "tokenizer.json").read_bytes()
+
+
+def test_ranks_from_what_is_no_file_are_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")  # would be waited for for ever
+    with pytest.raises(InputError, match="pipe: cannot be read as GPT-2 ranks: is no ordinary"):
+        gpt2_ranks(tmp_path / "pipe")
 
 
 def test_ranks_from_every_place_are_the_same(tmp_path: Path) -> None:

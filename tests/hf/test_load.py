@@ -74,6 +74,20 @@ def test_a_folder_and_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         model_sums(named_model(tmp_path))
 
 
+def test_a_tokenizer_that_is_nowhere_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load, "hub_answers", lambda: False)  # libraries would try for a minute
+    byte_level_tokenizer("some words").save_pretrained(tmp_path / "here")
+    assert load.given_tokenizer(str(tmp_path / "here"))
+    (tmp_path / "file").write_text("x", "utf-8")
+    for name in (str(tmp_path / "file"), "../nothing"):
+        with pytest.raises(InputError, match="is no folder with a tokenizer"):
+            load.given_tokenizer(name)
+    with pytest.raises(InputError, match="somebody/words: there is no such folder, and the hub"):
+        load.given_tokenizer("somebody/words")
+
+
 def test_weights_that_are_missing_are_never_drawn_at_random(tmp_path: Path) -> None:
     prism(**RAGGED).save_pretrained(tmp_path)
     weights = load_file(tmp_path / "model.safetensors")

@@ -17,10 +17,13 @@ from prism_transformer.search.scores import (
     blocks_apart,
     file_of,
     find_scores,
+    marks,
     read_scores,
     write_scores,
 )
+from prism_transformer.training.run import create_run
 from tests.search.test_solve import blocks
+from tests.training.runs import tiny
 
 
 def one_shot(run: str = "a", **losses: float) -> OneShot:
@@ -89,6 +92,21 @@ def test_files_are_found_by_run_by_folder_and_by_name_each_once(tmp_path: Path) 
     assert find_scores([tmp_path / "results" / "b-blocks.json"]) == [layers]
     with pytest.raises(InputError, match="no scores there"):
         find_scores([tmp_path])
+
+
+def test_scores_of_another_run_in_a_run_are_refused(tmp_path: Path, data: Path) -> None:
+    recipe = tiny(data, "train.seed=3", "model.schedule=8x3")
+    layers = blocks("a", [{8: 3.0}, {8: 3.0}, {8: 3.0}], {}).model_copy(update=marks(recipe))
+    create_run(tmp_path / "a", recipe, {"recipe": recipe.model_dump()})
+    file = tmp_path / "a" / "search" / "blocks.json"
+    write_scores(file, layers.model_copy(update={"schedule": "8x3"}))
+    (tmp_path / "a").rename(tmp_path / "b")  # a folder may have another name
+    assert find_scores([tmp_path / "b"])
+    file = tmp_path / "b" / "search" / "blocks.json"
+    for change, why in (({"seed": 4}, "seed 4, not 3"), ({"schedule": "4x3"}, "schedule 4x3, not")):
+        write_scores(file, layers.model_copy(update={"schedule": "8x3"} | change))
+        with pytest.raises(InputError, match=f"{file}: is of another run, a: {why}"):
+            find_scores([tmp_path / "b"])
 
 
 def test_changed_and_foreign_files_are_refused(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -47,6 +48,13 @@ def test_a_readme_without_a_place_is_refused(tmp_path: Path) -> None:
     readme = tmp_path / "README.md"
     readme.write_text("# A\n", "utf-8")
     with pytest.raises(InputError, match="search: begin"):
+        write_search(tmp_path / "out", [truth], readme=readme)
+    readme.write_bytes(b"\xff")
+    with pytest.raises(InputError, match=f"{readme}: is damaged, or of another kind"):
+        write_search(tmp_path / "out", [truth], readme=readme)
+    readme.unlink()
+    os.mkfifo(readme)  # would be waited for for ever
+    with pytest.raises(InputError, match=f"{readme}: cannot be read: is no ordinary file"):
         write_search(tmp_path / "out", [truth], readme=readme)
     assert not (tmp_path / "out").exists()
 

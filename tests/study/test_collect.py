@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from prism_transformer.core.errors import InputError
-from prism_transformer.core.sealed import read_sealed
+from prism_transformer.core.sealed import read_sealed, write_sealed
 from prism_transformer.eval.loss import text_loss
 from prism_transformer.eval.results import write_result
 from prism_transformer.study.collect import collect
@@ -199,6 +199,25 @@ def test_longer_sequences_are_the_same_text_read_by_prism_loss(home: StudyFolder
     rows = each.loss.by_position
     assert last[128] == pytest.approx(rows[64:].mean(), rel=1e-6)
     assert found["loss_at_length.none"][128] != found["loss_at_length.yarn"][128]
+
+
+def test_the_loss_of_another_run_is_refused_and_measured_anew(
+    home: StudyFolder, tmp_path: Path
+) -> None:
+    shutil.copytree(home.folder / "runs", tmp_path / "runs")
+    study = StudyFolder(home.plan, tmp_path)
+    ours = study.run_of(home.plan.cell("prism", 0, 0))
+    file = ours.analysis_folder / "loss-64.json"
+    facts = read_sealed(file)
+    write_sealed(file, facts | {"model": facts["model"] | {"model.safetensors": "of another"}})
+    with pytest.raises(InputError, match=r"prism-seed0/\S+/loss-64.json: was measured of another"):
+        study.collect()
+    assert ours.to_do(20) == ["loss"]
+    Worker(home.plan, tmp_path, device="cpu").do("prism-seed0", 20)
+    assert by_metric(study.collect().table) == by_metric(home.collect().table)
+    shutil.copy(file, ours.analysis_folder / "loss.json")
+    with pytest.raises(InputError, match=r"loss.json: is of sequences of 64 tokens, not of 32"):
+        study.collect()
 
 
 def test_what_was_collected_counts_as_read(home: StudyFolder, tmp_path: Path, data: Path) -> None:

@@ -123,6 +123,12 @@ def test_rates_are_frozen_when_the_comparison_begins(tmp_path: Path, data: Path)
     assert [each.arm.name for each in read(study).arms] == ["uniform"]
     study.begin(study.queue())
     assert read(study).best == pytest.approx(BEST)
+    found = study.folder / RATES_FILE
+    text = found.read_text("utf-8")
+    found.write_text(text.replace('"best": 0.00', '"best": 0.0', 1), "utf-8")
+    with pytest.raises(InputError, match=f"{RATES_FILE}: is damaged or was changed"):
+        load_study(study.plan.file, study.folder)
+    found.write_text(text, "utf-8")
     for file in study.folder.glob("tuning/runs/*/metrics.jsonl"):
         file.unlink()
     again = load_study(study.plan.file, study.folder)

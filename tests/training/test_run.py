@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -12,7 +13,14 @@ import pytest
 from prism_transformer.core.disk import file_sha256
 from prism_transformer.core.errors import InputError
 from prism_transformer.study.single_runs import collect_runs
-from prism_transformer.training.run import Run, checkpoint_folder, checkpoints, read_metrics
+from prism_transformer.training.run import (
+    Run,
+    checkpoint_folder,
+    checkpoints,
+    read_environment,
+    read_metrics,
+    trained_recipe,
+)
 from tests.training.runs import finish, tiny
 
 
@@ -105,3 +113,24 @@ def test_a_checkpoint_of_before_sums_knows_the_length_alone(tmp_path: Path, data
     (run / "metrics.jsonl").write_bytes(b"")
     with pytest.raises(InputError, match="has 0 bytes"):
         read_metrics(run)
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "why"),
+    [
+        (("recipe", "train", "objective"), 10**40, "train.objective = 1000"),
+        (("recipe", "optim"), 1, "optim"),
+        (("sessions",), [1], "is damaged: has a session that is no table of values"),
+    ],
+)
+def test_an_environment_of_another_shape_is_named(
+    trained: Path, tmp_path: Path, keys: tuple[str, ...], value: object, why: str
+) -> None:
+    file = tmp_path / "environment.json"
+    facts = part = read_environment(trained)
+    for key in keys[:-1]:
+        part = part[key]
+    part[keys[-1]] = value
+    file.write_text(json.dumps(facts), "utf-8")  # without a sum, as older versions wrote it
+    with pytest.raises(InputError, match=f"{re.escape(str(file))}: {why}"):
+        trained_recipe(tmp_path)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,6 +58,8 @@ class Profile:
     text: str = ""
     file: Path | None = None
     """where it is kept"""
+    model: Mapping[str, str] = field(default_factory=dict)
+    """of a run, what tells its model from others"""
 
     @property
     def statistics(self) -> tuple[str, ...]:
@@ -159,7 +161,8 @@ class Profile:
 
     def write(self, folder: Path) -> Profile:
         """Keep it in a folder, with what it was measured on; itself, knowing its file."""
-        facts = {"source": self.source, "text": self.text, "profile": self.to_json()}
+        named = {"source": self.source, "text": self.text, "model": dict(self.model)}
+        facts = {**named, "profile": self.to_json()}
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             write_whole(folder / PROFILE_FILE, sealed_json(facts))
@@ -170,8 +173,10 @@ class Profile:
         """A profile that ``prism analyze`` wrote."""
         facts = read_sealed(file)
         try:
-            named = {key: facts.get(key, "") for key in ("source", "text")}
-            return replace(cls.from_json(facts["profile"]), **named, file=file)
+            text = {key: facts.get(key, "") for key in ("source", "text")}
+            model = facts.get("model", {})
+            found = cls.from_json(facts["profile"])
+            return replace(found, **text, model=model, file=file)
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise InputError(f"{file}: is no attention profile: {error}") from None
 
@@ -211,7 +216,8 @@ def attention_profile(
         shown = counted(tell, f"measuring {opened.named}", rows, len(share.pieces), "batches")
         tokens = (each[:, :-1] for each in shown)
         profile = _profile(opened.model, tokens, effective_rank, share, opened.end_of_text)
-        profile = replace(profile, source=str(opened.named), text=opened.text)
+        named = opened.named
+        profile = replace(profile, source=str(named), text=opened.text, model=named.sums)
         if world.is_first:
             profile.write(opened.home)
         world.wait()  # nobody looks for a file that is still being written

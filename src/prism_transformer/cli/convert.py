@@ -64,10 +64,11 @@ def export(
     from prism_transformer.hf import export as hf
     from prism_transformer.hf.vllm_plugin import cpu_note
 
+    console = make_console()
     done = hf.export(source, out, tokenizer=tokenizer, seed=seed, form="code" if code else as_)
     if done.causal and (note := cpu_note(done.head_dims)):  # vLLM has no encoders
-        print(f"note: {note}")
-    print(f"wrote {done.folder}")
+        say(console, f"note: {note}")
+    say(console, f"wrote {done.folder}")
 
 
 def _export_gguf(
@@ -90,7 +91,7 @@ def _export_gguf(
                 f'trained with model.rope_frequencies = "tiled" the width would be '
                 f"{padding.tiled_width}"
             )
-    print(f"wrote {out}, {out.stat().st_size / 1e6:.1f} MB")
+    say(make_console(), f"wrote {out}, {out.stat().st_size / 1e6:.1f} MB")
 
 
 def import_model(

@@ -250,9 +250,12 @@ def reslice(
         matched: weights are moved for the least change of function. reshape: they stay as they are.
     """
     from prism_transformer.training.reslicing import reslice as change
+    from prism_transformer.training.run import Run
 
     text = schedule_text(schedule)
-    place = out or run.with_name(f"{run.name}-{text.replace(' ', '-')}")
+    home = Run.open(run).folder
+    home = home.resolve() if home.name in ("", "..") else home  # of ".", which is no name
+    place = out or home.with_name(f"{home.name}-{text.replace(' ', '-')}")
     console = make_console(stderr=as_json)
     with show_progress(console) as tell:
         done = change(run, text, place, step=at, how=map_, device=device, tell=tell)

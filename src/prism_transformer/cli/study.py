@@ -199,7 +199,7 @@ def collect(
 
     if is_collected(Path(study)):
         wrote = " and ".join(collect_anew(Path(study)))
-        print(f"{study}: {f'wrote {wrote}' if wrote else 'its sums hold'}")
+        say(make_console(), f"{study}: {f'wrote {wrote}' if wrote else 'its sums hold'}")
         return
     folders = [Path(each) for each in runs if "=" not in each or Path(each).is_dir()]
     if missing := [each for each in folders if not each.is_dir()]:
@@ -209,7 +209,7 @@ def collect(
     states = [each.state for each in found.facts.runs]
     counted = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     print(f"{len(found.table):,} numbers of {len(states)} runs: {counted}")
-    print(f"wrote {to or opened.folder / 'collected'}")
+    say(make_console(), f"wrote {to or opened.folder / 'collected'}")
 
 
 @app.command(help_epilogue=f"{EXAMPLE} compare results/nano --json")

@@ -63,7 +63,7 @@ def list_or_copy(
     elif as_json:
         print_json({"wrote": str(copy(name, out))})
     else:
-        print(f"wrote {copy(name, out)}")
+        say(make_console(), f"wrote {copy(name, out)}")
 
 
 def print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:

@@ -94,6 +94,12 @@ def reading(file: Path) -> Iterator[None]:
         raise InputError(f"{file}: is damaged, or of another kind: {why}") from None
 
 
+def read_text(file: Path) -> str:
+    """What a text file holds."""
+    with reading(file):
+        return read_whole(file).decode("utf-8")
+
+
 def file_sha256(file: Path) -> str:
     """Hash of a whole file."""
     with opened(file) as stream:

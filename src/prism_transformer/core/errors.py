@@ -52,6 +52,8 @@ def sentence(error: BaseException) -> tuple[str, int] | None:
     # By name where a library has its own: nothing is imported only to know its errors.
     names = {each.__name__ for each in type(error).__mro__} | {kind}
     known = next((said for name, said in WORLD.items() if name in names), None)
+    if str(error).startswith(LOOP):  # which Python before 3.13 raises as a RuntimeError
+        known = ("{}", 2)
     if known is None and module in DATABASES:
         known = DATABASE
     if known is None:
@@ -72,6 +74,7 @@ WORLD = {
     "OSError": ("{}", 2),
     "PanicException": ("a library gave up: {}", 1),  # of those that are written in Rust
 }
+LOOP = "Symlink loop"
 DATABASE = (
     "the database of the study's queue: {}; a queue.db that is damaged may be deleted: it is made "
     "again from the run folders",

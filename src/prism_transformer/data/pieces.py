@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError
 
 from prism_transformer.core.disk import file_sha256, write_whole
 from prism_transformer.core.errors import InputError
+from prism_transformer.core.sealed import SealedPart, read_sealed, typed, write_sealed
 from prism_transformer.data.corpora import Document
 from prism_transformer.data.shards import Tokens, variant_for
 from prism_transformer.data.stream import SAMPLE, Encoded, encode_documents, hold_against_tiktoken
@@ -39,10 +39,8 @@ class Skipped(NamedTuple):
     cause: str
 
 
-class PieceFacts(BaseModel):
+class PieceFacts(SealedPart):
     """How much a piece holds."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     tokens: int
     documents: int
@@ -61,12 +59,12 @@ class PieceFiles:
 
     def facts(self) -> PieceFacts | None:
         """What the piece holds, if it is there."""
-        try:
-            return PieceFacts.model_validate_json(self.facts_file.read_bytes())
-        except FileNotFoundError:
+        if not self.facts_file.exists():
             return None
-        except ValidationError:
-            raise InputError(f"{self.facts_file}: is damaged; remove it to make it again") from None
+        try:
+            return typed(self.facts_file, read_sealed(self.facts_file), PieceFacts)
+        except InputError as error:
+            raise InputError(f"{error}; remove it to make it again") from None
 
     def problem(self) -> str | None:
         """What is wrong with the text of the piece, if something is."""
@@ -118,7 +116,7 @@ class PieceWriter:
         facts = PieceFacts(
             tokens=tokens, documents=len(rows), text_bytes=text_bytes, skipped=skipped, sha256=sums
         )
-        write_whole(self.files.facts_file, facts.model_dump_json())
+        write_sealed(self.files.facts_file, facts.model_dump(mode="json"))
 
 
 def _partial(file: Path) -> Path:

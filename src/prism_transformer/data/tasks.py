@@ -34,6 +34,7 @@ from pydantic import BaseModel, ConfigDict
 from prism_transformer.core.disk import write_whole, writing
 from prism_transformer.core.errors import InputError
 from prism_transformer.core.progress import Advance, Tell, silent
+from prism_transformer.core.sealed import read_sealed, typed, write_sealed
 from prism_transformer.data import tokenizer as tokenizers
 from prism_transformer.data.assembly import Cut, Pieces, Plan, enough, plan_shards, write_cut
 from prism_transformer.data.corpora import Corpus, Document, Piece, open_corpus
@@ -198,7 +199,7 @@ class WriteShard(PipelineStep):
         order = TaskOrder.model_validate_json((self.work / "order.json").read_bytes())
         pieces = Pieces(self.work / "pieces", facts_of(self.work / "pieces", plan["pieces"]))
         entry = write_cut(pieces, Cut(*plan["cuts"][rank]), order.folder, order.vocab_size)
-        write_whole(self.work / "shards" / f"{rank:06d}.json", entry.model_dump_json())
+        write_sealed(self.work / "shards" / f"{rank:06d}.json", entry.model_dump(mode="json"))
         yield from ()
 
 
@@ -276,8 +277,15 @@ def _take_up(work: Path, order: TaskOrder) -> None:
     """Make the folder of the work, or go on in it; what was begun otherwise is of no use."""
     text = order.model_dump_json(indent=2)
     with writing(work):
-        if (file := work / "order.json").exists() and file.read_text("utf-8") != text:
+        file = work / "order.json"
+        if work.exists() and not (file.is_file() and file.read_bytes() == text.encode()):
             shutil.rmtree(work)
+        # Tasks write by names that anybody knows: a link that was prepared would be followed.
+        for path in work.rglob("*"):
+            if path.is_symlink():
+                raise InputError(
+                    f"{path}: is a symbolic link, which is not followed to write; remove it"
+                )
         for each in ("pieces", "shards"):
             (work / each).mkdir(parents=True, exist_ok=True)
         write_whole(work / "order.json", text)
@@ -358,7 +366,7 @@ def _cut(
     for name in names:
         if not name.exists():
             raise InputError(f"{name}: was not made; {executor.where_to_look}")
-    manifest.shards = [ShardEntry.model_validate_json(name.read_bytes()) for name in names]
+    manifest.shards = [typed(name, read_sealed(name), ShardEntry) for name in names]
 
 
 def main(arguments: list[str]) -> int:

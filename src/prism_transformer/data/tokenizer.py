@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from prism_transformer.core.disk import file_sha256, write_whole, writing
+from prism_transformer.core.disk import file_sha256, read_whole, write_whole, writing
 from prism_transformer.core.errors import InputError
 from prism_transformer.data.shards import Tokens
 
@@ -273,10 +273,11 @@ def _ranks_from_path(source: Path) -> dict[bytes, int]:
     try:
         if source.is_dir():
             return _ranks_from_files(source)
-        lines = source.read_bytes().splitlines()
+        lines = read_whole(source).splitlines()
         return {base64.b64decode(token): int(n) for token, n in map(bytes.split, lines)}
     except (OSError, ValueError, KeyError, AssertionError) as error:
-        raise InputError(f"{source}: cannot be read as GPT-2 ranks: {error}") from None
+        why = getattr(error, "strerror", None) or error
+        raise InputError(f"{source}: cannot be read as GPT-2 ranks: {why}") from None
 
 
 def _ranks_from_wheel() -> dict[bytes, int] | None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -93,6 +93,8 @@ class TextLoss:
     """of rotary positions, as in ``yarn:4``"""
     own_length: bool = True
     """whether that is how long the model's context is"""
+    model: Mapping[str, str] = field(default_factory=dict)
+    """of a run, what tells its model from others"""
 
     @property
     def table(self) -> Table:
@@ -142,6 +144,7 @@ class TextLoss:
             "sequences": found.n_sequences,
             "loss": found.mean,
             "by_position": found.doubling(),
+            "model": dict(self.model),
         }
         with writing(file.parent):
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -199,7 +202,7 @@ def text_loss(
             n_bytes = int(share.added(torch.tensor(counts)))
     return TextLoss(
         str(opened.named), opened.text, opened.seq_len, found, n_bytes, opened.home,
-        rope_scaling, own,
+        rope_scaling, own, opened.named.sums,
     )  # fmt: skip
 
 

@@ -33,6 +33,7 @@ from prism_transformer.hf.configuration_prism import PrismConfig
 from prism_transformer.hf.load import (
     NamedModel,
     Source,
+    given_tokenizer,
     named_model,
     quiet,
     read_any,
@@ -137,7 +138,7 @@ class Opened:
 
 def open_export(source: Source, tokenizer: str | None = None, seed: int | None = None) -> Opened:
     """Read whatever a user exports."""
-    given = read_tokenizer(tokenizer, required=True) if tokenizer else None
+    given = given_tokenizer(tokenizer) if tokenizer is not None else None
     place = Path(fspath(source))
     if not place.exists():
         place = shipped_models().get(fspath(source), place)

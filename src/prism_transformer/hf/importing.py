@@ -20,7 +20,13 @@ from prism_transformer.core.progress import Tell, counted, silent
 from prism_transformer.hf.as_llama import SHARED_FIELDS, refuse
 from prism_transformer.hf.configuration_prism import ROPE_TYPES, PrismConfig
 from prism_transformer.hf.export import Opened, with_weights, write_hf
-from prism_transformer.hf.load import Source, read_config, read_model, read_tokenizer
+from prism_transformer.hf.load import (
+    Source,
+    named_model,
+    read_config,
+    read_model,
+    read_tokenizer,
+)
 from prism_transformer.hf.modeling_masked import model_class
 from prism_transformer.hf.modeling_prism import PrismForCausalLM
 from prism_transformer.hf.names import to_native_names
@@ -28,6 +34,7 @@ from prism_transformer.model import PrismLM
 from prism_transformer.models.weights import save_model
 from prism_transformer.schedule import HeadSchedule
 from prism_transformer.schedules.paper import resolve
+from prism_transformer.training.run import is_run
 
 MAX_WINDOWS = 64  # a loss before and after needs no more text
 MAX_SEQ_LEN = 1024
@@ -66,6 +73,9 @@ def import_model(
     """
     name, out = fspath(source), Path(out)
     check_new(out)
+    if is_run(Path(name)):
+        raise InputError(f"{name}: is a run, and native already; `prism export` is the other way")
+    name = named_model(name).source
     config = read_config(name)
     kind = config.model_type
     if kind == "prism":

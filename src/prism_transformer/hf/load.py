@@ -18,12 +18,12 @@ from huggingface_hub.utils import get_session
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 from transformers.utils import logging as hf_logging
 
-from prism_transformer.core.disk import file_sha256, read_json
+from prism_transformer.core.disk import file_sha256
 from prism_transformer.core.errors import InputError, first_line
 from prism_transformer.data.tokenizer import BPE_FILE
-from prism_transformer.models.weights import CONFIG_FILE, WEIGHTS_FILE
-from prism_transformer.training.checkpoint import SUMS_FILE, check_checkpoint, newest_model
-from prism_transformer.training.naming import check_name, no_such, shipped_models
+from prism_transformer.models.weights import CONFIG_FILE
+from prism_transformer.training.checkpoint import check_checkpoint, newest_model, own_sums
+from prism_transformer.training.naming import check_name, looks_local, no_such, shipped_models
 from prism_transformer.training.run import checkpoint_folder, checkpoints, is_run, read_run
 
 # Said, not left out: the libraries would ask whether code of the folder may run.
@@ -52,6 +52,11 @@ class NamedModel:
             return f"{self.run}, {self.checkpoint.name}"
         return self.name or self.source
 
+    @property
+    def sums(self) -> dict[str, str]:
+        """What tells a run's model from others, to be kept with what is measured of it."""
+        return {} if self.checkpoint is None else own_sums(self.checkpoint)
+
     def home(self, what: str) -> Path:
         """Where results of a kind are kept: in the run, or below here where there is none."""
         if self.run is not None and self.checkpoint is not None:
@@ -70,14 +75,24 @@ def named_model(source: Source, checkpoint: str | None = None) -> NamedModel:
     path = Path(name)
     if not path.exists() and name in shipped_models():
         return NamedModel(str(shipped_models()[name]), name=name)
-    if not path.is_dir() and not _on_hub(name):
+    if not path.is_dir() and not _on_hub(name, "config.json"):
         raise InputError(f"{no_such(name)}; and the hub cannot be reached")
     return NamedModel(name)
 
 
-def _on_hub(name: str) -> bool:
-    """Whether a model can be had by its name: from the cache, or from a hub that answers."""
-    return isinstance(try_to_load_from_cache(name, "config.json"), str) or hub_answers()
+def _on_hub(name: str, file: str) -> bool:
+    """Whether something can be had by its name: from the cache, or from a hub that answers."""
+    return isinstance(try_to_load_from_cache(name, file), str) or hub_answers()
+
+
+def given_tokenizer(name: str) -> Any:
+    """A tokenizer that a user named: a folder, or a name that the hub might know."""
+    if not Path(name).is_dir():
+        if Path(name).exists() or looks_local(name):
+            raise InputError(f"{name}: is no folder with a tokenizer, and no name on the hub")
+        if not _on_hub(name, "tokenizer_config.json"):
+            raise InputError(f"{name}: there is no such folder, and the hub cannot be reached")
+    return read_tokenizer(name, required=True)
 
 
 def named_models(source: Source, checkpoint: str | None = None) -> list[NamedModel]:
@@ -124,11 +139,9 @@ def model_sums(model: NamedModel) -> dict[str, str]:
 
 
 def _run_sums(run: Path, checkpoint: Path) -> dict[str, str]:
-    sums = read_json(checkpoint / SUMS_FILE)
     tokenizer = run / BPE_FILE
     return {
-        CONFIG_FILE: sums[CONFIG_FILE],
-        WEIGHTS_FILE: sums[WEIGHTS_FILE],
+        **own_sums(checkpoint),
         "tokenizer": file_sha256(tokenizer) if tokenizer.exists() else read_run(run).data.tokenizer,
     }
 

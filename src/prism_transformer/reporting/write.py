@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from prism_transformer.analysis import VIEW_FILE
 from prism_transformer.core.characters import KEPT, visible
-from prism_transformer.core.disk import write_whole, writing
+from prism_transformer.core.disk import read_text, write_whole, writing
 from prism_transformer.core.errors import InputError
 from prism_transformer.core.progress import Tell, counted, silent
 from prism_transformer.core.table import markdown_code, markdown_text, to_csv, to_markdown
@@ -154,12 +154,12 @@ def write_documents(root: Path, studies: Sequence[Path] = ()) -> list[Path]:
 def make_documents(root: Path, studies: Sequence[Path] = ()) -> Documents:
     """Both documents as they should be; without results they say so."""
     readme = root / README
-    if not readme.is_file() or not SECTION.search(readme.read_text("utf-8")):
+    if not readme.is_file() or not SECTION.search(read_text(readme)):
         raise InputError(f"{readme}: no place for results: no line '<!-- results: begin -->'")
     places = list(studies) or [root / RESULTS]
     known = bool(studies) or places[0].is_dir()
     report = make_report(read_views(places)) if known else None
-    section = SECTION.sub(lambda _: _readme(report), readme.read_text("utf-8"))
+    section = SECTION.sub(lambda _: _readme(report), read_text(readme))
     if report is None:
         return Documents(f"{HEAD}\n{NOTHING}\n", section, None)
     body = to_text(report, figures="results").split("\n", 1)[1].lstrip()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -21,6 +21,7 @@ from prism_transformer.recipe import Recipe, differences
 from prism_transformer.recipes.files import SAME_LEARNING
 from prism_transformer.schedule import HeadSchedule
 from prism_transformer.schedules.space import Sampling
+from prism_transformer.training.run import is_run, read_run
 
 FOLDER = "search"
 ONE_SHOT, BLOCKS = "one-shot", "blocks"
@@ -192,7 +193,10 @@ def find_scores(places: Sequence[Path | str], kind: str | None = None) -> list[A
     """
     found: dict[tuple[str, str, Settings | None], AnyScores] = {}
     for place in map(Path, places):
-        every = [read_scores(file) for file in ([place] if place.is_file() else score_files(place))]
+        files = [place] if place.is_file() else score_files(place)
+        every = [read_scores(file) for file in files]
+        if is_run(place):
+            _check_own(place, files, every)
         wanted = [each for each in every if kind in (None, each.kind)]
         if not wanted:
             raise InputError(
@@ -203,6 +207,35 @@ def find_scores(places: Sequence[Path | str], kind: str | None = None) -> list[A
             asked = scores.asked if scores.kind == ONE_SHOT else None
             found.setdefault((scores.kind, scores.run, asked), scores)
     return list(found.values())
+
+
+def marks(recipe: Recipe) -> dict[str, Any]:
+    """What tells a run from others beside its name, as its scores have it."""
+    model = recipe.model
+    return {
+        "seed": recipe.train.seed, "lr": recipe.optim.lr, "d_model": model.d_model,
+        "h_base": model.h_base, "queries_per_kv": model.queries_per_kv,
+    }  # fmt: skip
+
+
+def _check_own(run: Path, files: Sequence[Path], every: Sequence[AnyScores]) -> None:
+    """Refuse scores in a run's folder that are of another run; the folder may have a new name."""
+    recipe = read_run(run)
+    for file, scores in zip(files, every, strict=True):
+        own = marks(recipe)
+        if isinstance(scores, Blocks):
+            own["schedule"] = str(recipe.model.schedule)
+        else:
+            own["sampling"] = str(recipe.train.schedule_sampling)
+        wrong = [
+            f"{key} {getattr(scores, key)}, not {own[key]}"
+            for key in own
+            if getattr(scores, key) != own[key]
+        ]
+        if wrong:
+            raise InputError(
+                f"{file}: is of another run, {scores.run}: {', '.join(wrong)}; remove it"
+            )
 
 
 def score_files(place: Path) -> list[Path]:

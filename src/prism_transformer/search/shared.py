@@ -24,6 +24,7 @@ from prism_transformer.models.weights import SCHEDULE, WEIGHTS_FILE, load_model,
 from prism_transformer.recipe import Map
 from prism_transformer.schedule import HeadSchedule
 from prism_transformer.search.scores import Settings as Asked
+from prism_transformer.search.scores import marks
 from prism_transformer.training.checkpoint import OPTIMIZER_FILE, newest_model, read_state
 from prism_transformer.training.device import Settings, begin, settle
 from prism_transformer.training.distributed import World
@@ -75,11 +76,9 @@ class Shared:
     @property
     def facts(self) -> dict[str, Any]:
         """What a file of scores says of the run it comes from."""
-        recipe, model = self.run.recipe, self.run.recipe.model
+        recipe = self.run.recipe
         return {
-            "run": self.run.folder.resolve().name, "seed": recipe.train.seed, "step": self.step,
-            "d_model": model.d_model, "h_base": model.h_base,
-            "queries_per_kv": model.queries_per_kv, "lr": recipe.optim.lr,
+            "run": self.run.folder.resolve().name, "step": self.step, **marks(recipe),
             "objective": recipe.train.objective, "boundaries": recipe.data.boundaries,
             "recipe": recipe,
         }  # fmt: skip

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from os.path import relpath
 from pathlib import Path
 
-from prism_transformer.core.disk import write_whole, writing
+from prism_transformer.core.disk import read_text, write_whole, writing
 from prism_transformer.core.errors import InputError
 from prism_transformer.core.progress import Tell, silent
 from prism_transformer.core.table import Table, markdown_text, to_csv, to_markdown
@@ -63,7 +63,7 @@ def write_search(
     file whose section between ``<!-- search: begin -->`` and ``end`` gets the summary.
     """
     out = Path(out)
-    if readme is not None and not SECTION.search(readme.read_text("utf-8")):
+    if readme is not None and not SECTION.search(read_text(readme)):
         raise InputError(f"{readme}: has no line '<!-- search: begin -->' with an end to it")
     kept = [out] if score_files(out) else []
     places = [*scores, *kept]
@@ -94,7 +94,7 @@ def write_search(
     if readme is not None:
         # Links are read from where the text stands.
         text = _summary(verdicts, table, f"{Path(relpath(out, readme.parent)).as_posix()}/")
-        write_whole(readme, SECTION.sub(lambda _: f"\n{text}\n", readme.read_text("utf-8")))
+        write_whole(readme, SECTION.sub(lambda _: f"\n{text}\n", read_text(readme)))
     return Written(verdicts, table, learned, out / SUMMARY)
 
 

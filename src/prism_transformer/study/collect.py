@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +14,7 @@ import pandas as pd
 
 from prism_transformer.analysis import PROFILE_FILE
 from prism_transformer.core.disk import reading
-from prism_transformer.core.sealed import read_sealed
+from prism_transformer.core.errors import InputError
 from prism_transformer.eval import SLICE, loss_file
 from prism_transformer.eval.diagnostic import CHOICES
 from prism_transformer.eval.results import read_result
@@ -40,6 +41,7 @@ from prism_transformer.study.peeking import with_looks_of
 from prism_transformer.study.plan import Plan
 from prism_transformer.study.rungs import read_rungs
 from prism_transformer.study.runs import INFERENCE_FILE, StudyRun, check_fair, hashes_of
+from prism_transformer.training.checkpoint import read_measured
 from prism_transformer.training.run import Row, read_environment, read_metrics
 
 CURVE_POINTS = 200  # of a training curve that are kept; each is the mean of a stretch of steps
@@ -103,7 +105,7 @@ def read_runs(
             # Whatever is not as we write it is a file of the run that was damaged.
             with reading(run.folder):
                 run.check_kept()
-                numbers = list(numbers_of(run))
+                numbers = list(map(_checked, numbers_of(run)))
                 items += [frame.assign(**who)[ITEM_COLUMNS] for frame in items_of(run)]
             rows += [who | dict(zip(COLUMNS[3:], each, strict=True)) for each in numbers]
     answers = pd.concat(items[1:] or items, ignore_index=True)
@@ -176,6 +178,13 @@ def _run_facts(run: StudyRun | EarlierRun, failures: Mapping[str, str]) -> RunFa
 # -- one run --------------------------------------------------------------------------------------
 
 
+def _checked(number: Number) -> Number:
+    """The same, if it is what it should be: a file without a sum may hold anything."""
+    metric, step, index, value = number
+    whole = [None if each is None else operator.index(each) for each in (step, index)]
+    return metric, whole[0], whole[1], float(value)
+
+
 def numbers_of(run: StudyRun) -> Iterator[Number]:
     """All numbers of a run, in a fixed order."""
     rows, last = read_metrics(run.folder), run.cell.recipe.n_steps
@@ -244,7 +253,7 @@ def _training(rows: list[Row], changed_at: int) -> Iterator[Number]:
 def _scores(folder: Path) -> Iterator[Number]:
     """The score that tables show of each task, and its other accuracy where it has two."""
     for file in sorted(folder.glob("*.json")):
-        result = read_sealed(file)
+        result = read_measured(file)
         for row in result["rows"]:
             found = result["metrics"].get(row["task"], {})
             shown = {row["metric"]: (row["value"], row["stderr"])}
@@ -261,7 +270,7 @@ def _scores(folder: Path) -> Iterator[Number]:
 
 
 def _profile(file: Path) -> Iterator[Number]:
-    for layer in read_sealed(file)["profile"]["layers"] if file.is_file() else []:
+    for layer in read_measured(file)["profile"]["layers"] if file.is_file() else []:
         for name, statistic in layer["statistics"].items():
             yield metrics.attention(name), None, layer["layer"], statistic["mean"]
 
@@ -269,11 +278,16 @@ def _profile(file: Path) -> Iterator[Number]:
 def _losses(folder: Path, context: int) -> Iterator[Number]:
     """Loss by position, and at other lengths of sequences, where they are of the same text."""
     file = folder / loss_file()
-    own = read_sealed(file) if file.is_file() else None
+    own = read_measured(file) if file.is_file() else None
     if own is None or not own.get("text", SLICE).startswith(SLICE):  # older ones say none
         return
+    if own.get("length", context) != context:
+        raise InputError(
+            f"{file}: is of sequences of {own['length']} tokens, not of {context}; remove it, and "
+            "measure again"
+        )
     yield from _positions(metrics.LOSS_AT_POSITION, own)
-    others = [read_sealed(file) for file in folder.glob(loss_file().replace(".", "-*."))]
+    others = [read_measured(file) for file in folder.glob(loss_file().replace(".", "-*."))]
     n_tokens = own["sequences"] * context
     same = [
         kept
@@ -302,7 +316,7 @@ def _positions(name: str, kept: Row) -> Iterator[Number]:
 
 
 def _inference(file: Path) -> Iterator[Number]:
-    for kind, timed in read_sealed(file)["kinds"].items() if file.is_file() else []:
+    for kind, timed in read_measured(file)["kinds"].items() if file.is_file() else []:
         ours, theirs = timed["seconds"], timed["baseline_seconds"]
         yield metrics.inference(kind), None, None, timed["tokens"] / median(ours)
         # Round by round: whatever else the machine did slowed both.

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from prism_transformer.core.disk import read_json, write_whole
-from prism_transformer.core.sealed import SealedPart, typed
+from prism_transformer.core.sealed import SealedPart, read_sealed, typed, write_sealed
 
 RUNGS_FILE = "rungs.json"
 CONFIRM = "confirm"  # folder of the runs with fresh seeds, in the study's
@@ -26,10 +25,9 @@ def read_rungs(folder: Path) -> Rungs | None:
     """What a search wrote down, in the study's folder or that of its confirmation; None before."""
     places = [folder, folder.parent] if folder.name == CONFIRM else [folder]
     file = next((file for each in places if (file := each / RUNGS_FILE).is_file()), None)
-    return typed(file, read_json(file), Rungs) if file else None
+    return typed(file, read_sealed(file), Rungs) if file else None
 
 
 def write_rungs(folder: Path, rungs: Rungs) -> None:
     """Write down what was chosen."""
-    folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / RUNGS_FILE, rungs.model_dump_json(indent=1) + "\n")
+    write_sealed(folder / RUNGS_FILE, rungs.model_dump(mode="json"))

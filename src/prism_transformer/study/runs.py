@@ -17,7 +17,6 @@ from typing import Any
 
 from prism_transformer.analysis import PROFILE_FILE
 from prism_transformer.core.errors import InputError, RunError
-from prism_transformer.core.sealed import read_sealed
 from prism_transformer.eval import SLICE
 from prism_transformer.recipe import Recipe, differences
 from prism_transformer.study import spec
@@ -25,6 +24,7 @@ from prism_transformer.study.collected import RUNS, RunHashes
 from prism_transformer.study.earlier import EarlierRun
 from prism_transformer.study.plan import Cell, Plan, training_differences
 from prism_transformer.study.spec import Study, StudyError
+from prism_transformer.training.checkpoint import read_measured
 from prism_transformer.training.run import (
     DUMP,
     RECIPE_FILE,
@@ -35,6 +35,7 @@ from prism_transformer.training.run import (
     read_environment,
     read_metrics,
     read_run,
+    trained_recipe,
 )
 
 INFERENCE_FILE = "inference.json"
@@ -107,7 +108,7 @@ class StudyRun:
 
     def check_kept(self) -> None:
         """Refuse a recipe.toml that is not what the run was last trained with."""
-        kept = Recipe.model_validate(read_environment(self.folder)["recipe"])
+        kept = trained_recipe(self.folder)
         if changed := differences(kept, read_run(self.folder)):
             raise StudyError(
                 f"{self.folder / RECIPE_FILE}: is not what the run was trained with: "
@@ -195,9 +196,9 @@ class StudyRun:
 
 
 def _read(file: Path) -> Any:
-    """What a stage has written; None if the file is missing or damaged: the stage is done again."""
+    """What a stage has written; None if it is not there or is refused: the stage is done again."""
     try:
-        return read_sealed(file)
+        return read_measured(file)
     except InputError:
         return None
 
@@ -234,8 +235,7 @@ def check_fair(plan: Plan, runs: Sequence[StudyRun], earlier: Sequence[EarlierRu
     for run in runs:
         if run.begun:
             kept, cell = read_environment(run.folder), run.cell
-            recipe = Recipe.model_validate(kept["recipe"])
-            starts.append(_Start(cell.name, cell, recipe, hashes_of(kept)))
+            starts.append(_Start(cell.name, cell, trained_recipe(run.folder), hashes_of(kept)))
     for before in earlier:
         name, cell = f"{before.cell.name} of {before.folder}", before.cell
         if before.then.hashes:  # its recipe is the cell's, or it would not be taken for it

@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 from math import inf, isnan
 from pathlib import Path
 
-from prism_transformer.core.disk import read_json, write_whole
-from prism_transformer.core.sealed import typed
+from prism_transformer.core.sealed import read_sealed, typed, write_sealed
 from prism_transformer.recipes.files import changed
 from prism_transformer.study.arms import Arm
 from prism_transformer.study.best_rates import best_rate, extended, losses_by_rate
@@ -207,7 +206,7 @@ def with_rates(plan: Plan, best: Mapping[str, float]) -> Plan:
 def read_rates(folder: Path) -> TuningFacts | None:
     """What a study's folder says was found; None where nothing was."""
     file = folder / RATES_FILE
-    return typed(file, read_json(file), TuningFacts) if file.is_file() else None
+    return typed(file, read_sealed(file), TuningFacts) if file.is_file() else None
 
 
 def write_rates(folder: Path, found: TuningFacts) -> None:
@@ -216,7 +215,7 @@ def write_rates(folder: Path, found: TuningFacts) -> None:
     rest = [e for e in (before.arms if before else ()) if e.arm.name not in found.best]
     if arms := (*found.arms, *rest):
         whole = found.model_copy(update={"arms": arms})
-        write_whole(folder / RATES_FILE, whole.model_dump_json(indent=1) + "\n")
+        write_sealed(folder / RATES_FILE, whole.model_dump(mode="json"))
 
 
 def _stage(plan: Plan) -> TuneStage:

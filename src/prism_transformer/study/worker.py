@@ -49,10 +49,11 @@ from prism_transformer.study.runs import (
 )
 from prism_transformer.study.spec import EvalStage, InferenceStage, LossStage, Reading
 from prism_transformer.training.api import resume, train
+from prism_transformer.training.checkpoint import own_sums
 from prism_transformer.training.device import begin, compiling_pays, settle
 from prism_transformer.training.neighbours import COMPILE, told
 from prism_transformer.training.reslicing import reslice
-from prism_transformer.training.run import read_environment
+from prism_transformer.training.run import checkpoint_folder, read_environment
 from prism_transformer.training.stopping import Stopped
 
 LOSS_BATCH = 8  # sequences of the training context at a time
@@ -263,4 +264,5 @@ def _time_inference(run: StudyRun, stage: InferenceStage, baseline: Recipe, devi
     models = (run.cell.recipe.model, baseline.model)
     settings = begin(settle(run.cell.recipe, device))
     facts = against(*models, stage.prompt, stage.new, stage.rounds, settings)
-    write_sealed(run.analysis_folder / INFERENCE_FILE, facts)
+    model = own_sums(checkpoint_folder(run.folder, run.cell.recipe.n_steps))
+    write_sealed(run.analysis_folder / INFERENCE_FILE, {**facts, "model": model})

@@ -48,6 +48,7 @@ from prism_transformer.training.run import (
     create_run,
     note_session,
     read_environment,
+    trained_recipe,
     write_recipe,
 )
 from prism_transformer.training.saving import (
@@ -349,7 +350,7 @@ def check_change(folder: Path, before: Recipe, after: Recipe) -> None:
 
 def _check_recipe(folder: Path, recipe: Recipe) -> list[str]:
     """What changed in a run's recipe since its last session, if that may change."""
-    before = Recipe.model_validate(read_environment(folder)["recipe"])
+    before = trained_recipe(folder)
     changed = differences(before, recipe)
     if changed:
         check_change(folder, before, recipe)

@@ -29,7 +29,7 @@ from prism_transformer.core.disk import (
     writing,
 )
 from prism_transformer.core.errors import InputError
-from prism_transformer.core.sealed import read_sealed, sealed_json
+from prism_transformer.core.sealed import read_sealed, sealed_json, typed
 from prism_transformer.core.table import Column, Table
 from prism_transformer.data.tokenizer import BPE_FILE, Tokenizer, open_tokenizer
 from prism_transformer.models.cost import parameters, size_text
@@ -94,7 +94,14 @@ def read_environment(folder: Path) -> Row:
         odd = [key for key, kind in wanted.items() if not isinstance(values.get(key), kind)]
         if odd:
             raise InputError(f"{file}: is damaged: has no {', '.join(sorted(odd))}")
+    if not all(isinstance(session, dict) for session in found["sessions"]):
+        raise InputError(f"{file}: is damaged: has a session that is no table of values")
     return found
+
+
+def trained_recipe(folder: Path) -> Recipe:
+    """What a run was last trained with, by its environment.json."""
+    return typed(folder / ENVIRONMENT_FILE, read_environment(folder)["recipe"], Recipe)
 
 
 def write_recipe(folder: Path, recipe: Recipe) -> None:
