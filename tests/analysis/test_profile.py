@@ -84,7 +84,7 @@ def test_a_run_by_name_is_its_model_on_its_own_slice(trained: Path) -> None:
     assert found.source == f"{trained}, step-00000020"
     assert found.file == trained / "analysis" / "step-00000020" / "attention.json"
     kept = read_sealed(found.file)
-    assert list(kept) == ["source", "text", "profile"]
+    assert list(kept) == ["source", "text", "model", "profile"]
     assert Profile.read(found.file).to_json() == found.to_json()
     advances = [each for each in events if isinstance(each, Advance)]
     assert [each.done for each in advances] == [0, 1, 2]
