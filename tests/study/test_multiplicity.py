@@ -41,12 +41,12 @@ def test_the_error_of_complete_blocks_by_hand() -> None:
     assert found is not None
     assert found.mean == pytest.approx((wide[:, 0] - wide[:, 1]).mean())
     assert found.difference_sd == pytest.approx(blocks.sd * sqrt(2))
-    half = stats.t.ppf(0.975, 15) * blocks.sd * sqrt(2 / 6)
+    assert found.error == pytest.approx(blocks.sd * sqrt(2 / 6))
+    half = stats.t.ppf(0.975, 15) * found.error
     assert (found.low, found.high) == pytest.approx((found.mean - half, found.mean + half))
-    t = found.mean / (blocks.sd * sqrt(2 / 6))
-    assert found.p == pytest.approx(2 * stats.t.sf(abs(t), 15))
+    assert found.p == pytest.approx(2 * stats.t.sf(abs(found.mean) / found.error, 15))
     # The noncentral t has the stated power at the detectable effect.
-    shift, critical = found.detectable / (blocks.sd * sqrt(2 / 6)), stats.t.ppf(0.975, 15)
+    shift, critical = found.detectable / found.error, stats.t.ppf(0.975, 15)
     power = stats.nct.sf(critical, 15, shift) + stats.nct.cdf(-critical, 15, shift)
     assert power == pytest.approx(0.8, abs=1e-6)
 

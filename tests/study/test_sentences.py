@@ -239,6 +239,8 @@ def test_runs_that_diverged_stay_in_the_account() -> None:
     assert remarks(other) == ["1 run failed: differences are of the other seeds.", ONE_RATE]
     assert sentence(other.rows[0]).endswith("prism failed in seed 2.")
     assert comparison.to_json()["lost"][0]["diverged"] is True
+    assert "; 1 run failed, 1 of them by diverging; " in answer(facts, comparison)[-1]
+    assert "; 1 run failed; " in answer(collected.facts, other)[-1]
 
 
 def test_planned_looks_are_told_and_decide() -> None:

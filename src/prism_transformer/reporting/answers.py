@@ -16,7 +16,7 @@ from prism_transformer.study.contrasts import Contrast, against, described, once
 from prism_transformer.study.lengths import SCALING, Lengths
 from prism_transformer.study.metrics import NO_SCALING, SECONDS
 from prism_transformer.study.peeking import peeks
-from prism_transformer.study.sentences import peeked, plainly, sentence, untuned_said
+from prism_transformer.study.sentences import failed, peeked, plainly, sentence, untuned_said
 
 MOST_SENTENCES = 8
 
@@ -165,8 +165,8 @@ def _doubts(views: Sequence[View], rows: Sequence[Contrast]) -> Iterator[str]:
         yield peeked(seen)
     if rows and (said := untuned_said(untuned(first.facts))):
         yield said
-    if lost := sum(run.state == "failed" for view in views for run in view.runs):
-        yield f"{number_of(lost, 'run')} failed"
+    if lost := [run for view in views for run in view.lost]:
+        yield failed(lost)
     if first.scale is None:
         yield f"models of {size_text(first.parameters)} parameters say nothing of larger ones"
 

@@ -37,6 +37,8 @@ class Pooled:
 
     mean: float
     """by least squares; without missing runs the mean of the pairs"""
+    error: float
+    """standard error of the mean"""
     low: float
     """of the 95 % t interval"""
     high: float
@@ -52,11 +54,6 @@ class Pooled:
     """two-sided t test"""
     adjusted_p: float = nan
     """the same after Holm, over all comparisons of the study"""
-
-    @property
-    def error(self) -> float:
-        """Standard error of the mean."""
-        return self.detectable / detectable_shift(self.freedom)
 
 
 @dataclass(frozen=True)
@@ -81,6 +78,7 @@ class Blocks:
         low, high, p = t_test(mean, error, self.freedom)
         return Pooled(
             mean=mean,
+            error=error,
             low=low,
             high=high,
             sd=self.sd,

@@ -90,6 +90,8 @@ def _doubts(facts: StudyFacts, comparison: Comparison, rows: list[ArmContrast]) 
         yield "seeds are too few to tell a difference from noise"
     if comparison.peeks:
         yield peeked(comparison.peeks)
+    if comparison.lost:
+        yield failed(comparison.lost)
     if said := untuned_said(comparison.untuned):
         yield said
     yield f"models of {facts.parameters / 1e6:.3g}M parameters say nothing of larger ones"
@@ -170,14 +172,19 @@ def _lost(row: Contrast) -> str:
     return f"; {number_of(seeds, 'seed')} {are} not in it: {said}"
 
 
-def _lost_runs(lost: tuple[Lost, ...]) -> str:
-    n, diverged = len(lost), sum(each.diverged for each in lost)
-    runs = f"{number_of(n, 'run')} failed"
-    if not diverged:
-        return f"{runs}: differences are of the other seeds."
+def failed(lost: Sequence[Lost]) -> str:
+    """How many runs failed, and how many of them by diverging."""
+    diverged = sum(each.diverged for each in lost)
+    runs = f"{number_of(lost, 'run')} failed"
+    return f"{runs}, {diverged} of them by diverging" if diverged else runs
+
+
+def _lost_runs(lost: Sequence[Lost]) -> str:
+    if not any(each.diverged for each in lost):
+        return f"{failed(lost)}: differences are of the other seeds."
     return (
-        f"{runs}, {diverged} of them by diverging: differences are of the seeds that all arms "
-        "survived, and an arm that diverges is worse than they say."
+        f"{failed(lost)}: differences are of the seeds that all arms survived, and an arm that "
+        "diverges is worse than they say."
     )
 
 
