@@ -99,6 +99,19 @@ def test_runs(views: list[View], numbers: list[Numbers]) -> None:
     assert cells(table, study="small", run="prism-seed0")["hardware"] == "8 x NVIDIA H100"
 
 
+def test_the_loss_of_masked_tokens_says_so_and_stands_beside_no_other(tmp_path: Path) -> None:
+    plain = drawn()
+    masked = {"model.attention": "bidirectional", "train.objective": "masked"}
+    recipe = changed(plain.facts.recipe, masked, "test")
+    views = views_of(tmp_path, plain, renamed(drawn("masked"), recipe=recipe))
+    notes = [
+        training.loss_curves(view, arm_tones([view.baseline], view.arms)).table.note
+        for view in views
+    ]
+    assert [note.endswith("Of masked tokens only.") for note in notes] == [False, True]
+    assert [training._final_gap(view) is None for view in views] == [False, True]
+
+
 def test_corpora_of_a_mixture_have_their_shares(tmp_path: Path) -> None:
     plain = drawn()
     named = [{"folder": "data/web", "weight": 3.0}, {"folder": "data/code", "weight": 1.0}]

@@ -225,6 +225,18 @@ def test_largest_logits_are_those_of_written_out_scores(queries_per_kv: int) -> 
     assert found == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.parametrize("attention", ["causal", "bidirectional"])
+def test_largest_logits_of_isolated_documents_are_those_of_each_alone(attention: str) -> None:
+    model = PrismLM(small_config("2x1 4x1 12x1", attention=attention, init_std=0.3))
+    tokens = torch.randint(300, (1, 20), generator=torch.Generator().manual_seed(0))
+    parts = tokens.split([7, 1, 12], dim=1)
+    positions = torch.cat([torch.arange(part.shape[1]) for part in parts])[None]
+    each = [largest_attention_logits(model, part, SETTINGS) for part in parts]
+    found = largest_attention_logits(model, tokens, SETTINGS, positions)
+    assert found == pytest.approx([max(layer) for layer in zip(*each, strict=True)], rel=1e-5)
+    assert found != pytest.approx(largest_attention_logits(model, tokens, SETTINGS), rel=1e-3)
+
+
 def test_the_papers_slice_is_whole_windows() -> None:
     for scale in ("small", "medium", "large"):
         recipe = load_recipe(f"prism-{scale}")

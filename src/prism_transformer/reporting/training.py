@@ -175,6 +175,10 @@ def _tokens(view: View) -> tuple[float, Column]:
     return view.batch_tokens / size, Column("training", unit, digits=4)
 
 
+def _masked(view: View) -> bool:
+    return view.facts.recipe.train.objective == "masked"
+
+
 def loss_curves(view: View, tones: Tones) -> Drawing:
     """Validation loss of every arm over training."""
     each, axis = _tokens(view)
@@ -185,9 +189,10 @@ def loss_curves(view: View, tones: Tones) -> Drawing:
         for arm, wide in found.items()
         for step, loss in zip(wide.index.to_numpy(float), spreads(wide), strict=True)
     ]
+    of = " Of masked tokens only." if _masked(view) else ""
     table = make_table(
         f"{view.key}-loss", "Validation loss over training", columns, rows, [view], fill=STUDY,
-        note=f"Means, bands one s.d. over seeds; {seeds_note(view, found)}.",
+        note=f"Means, bands one s.d. over seeds; {seeds_note(view, found)}.{of}",
         missing="no validation was collected",
     )  # fmt: skip
     lead = "Validation loss at the end of training, nats per token"
@@ -279,8 +284,7 @@ def _final_gap(view: View) -> Row | None:
     The loss of masked tokens is another quantity, and stands beside no other; rates that are swept
     are shown against each other.
     """
-    masked, swept = view.facts.recipe.train.objective == "masked", LEARNING_RATE in view.swept
-    if view.main is None or masked or swept:
+    if view.main is None or _masked(view) or LEARNING_RATE in view.swept:
         return None
     both = view.scalar(metrics.FINAL_LOSS)[[view.baseline, view.main]].dropna()
     if both.empty:

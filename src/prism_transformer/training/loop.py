@@ -20,9 +20,9 @@ from prism_transformer.core.errors import InputError, RunError
 from prism_transformer.core.loss import IGNORED
 from prism_transformer.data.loader import Windows, prefetched, timed
 from prism_transformer.data.masking import VALIDATION_SEED
-from prism_transformer.model import ATTENTION, PrismLM
+from prism_transformer.model import PrismLM
 from prism_transformer.models.cost import utilisation_flops
-from prism_transformer.models.packing import visible
+from prism_transformer.models.packing import isolated_attention, visible
 from prism_transformer.models.reslice import under
 from prism_transformer.training.checkpoint import State, save_checkpoint
 from prism_transformer.training.device import Settings, peak_memory, sum_type
@@ -238,30 +238,37 @@ def shares(
 
 
 def look_at_attention(job: Job) -> Row:
-    """Each layer's largest attention logit, on the first window of the validation slice."""
-    tokens = torch.from_numpy(job.val.read([0])[:, :-1]).to(job.world.device)
-    logits = largest_attention_logits(job.model, tokens, job.settings)
+    """Each layer's largest attention logit, on the first window as validation shows it."""
+    question = objective_of(job.recipe).question(job.val.read([0]), 0, VALIDATION_SEED)
+    sent = question.to(job.world.device)
+    logits = largest_attention_logits(job.model, sent.tokens, job.settings, sent.positions)
     return job.log("attention", {"largest_logit": logits})
 
 
 @torch.no_grad()
-def largest_attention_logits(model: PrismLM, tokens: Tensor, settings: Settings) -> list[float]:
-    """The largest scaled score of each layer before the softmax, on tokens (B, T)."""
+def largest_attention_logits(
+    model: PrismLM, tokens: Tensor, settings: Settings, positions: Tensor | None = None
+) -> list[float]:
+    """The largest scaled score of each layer before the softmax, on tokens (B, T).
+
+    ``positions`` (B, T) are those of documents that do not see each other.
+    """
     largest: list[float] = []
     attention = model.config.attention
-    one_text = torch.arange(tokens.shape[1], device=tokens.device)[None]
-    seen = visible(one_text, attention)
+    if positions is None:
+        positions = torch.arange(tokens.shape[1], device=tokens.device)[None]
+    seen, within = visible(positions, attention), isolated_attention(positions, attention)
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         keys = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
         scores = (q.float() @ keys.float().mT) * q.shape[-1] ** -0.5
         largest.append(scores.masked_fill(~seen, -torch.inf).max().item())
-        return ATTENTION[attention](q, k, v)
+        return within(q, k, v)
 
     model.eval()
     # Compiled layers hold ordinary attention; this one runs as it is written.
     with torch.compiler.set_stance("force_eager"), settings.autocast():
-        model(tokens, attend=attend)
+        model(tokens, positions=positions, attend=attend)
     model.train()
     return largest
 
