@@ -11,7 +11,7 @@ from cyclopts import App, Parameter
 from prism_transformer.cli.options import Device, Figure, Flag, Json, Rounds, Whole, whole
 from prism_transformer.cli.progress import show_progress
 from prism_transformer.cli.terminal import make_console, print_json, print_table, say
-from prism_transformer.core.errors import InputError
+from prism_transformer.core.errors import InputError, at_least_one
 
 if TYPE_CHECKING:
     from prism_transformer.bench.measure import Conditions
@@ -72,6 +72,11 @@ def decode(
 
     def measure(config: ModelConfig, conditions: Conditions) -> Table:
         longest = config.seq_len - N_DECODED
+        if longest < 1:
+            raise InputError(
+                f"{recipe}: model.seq_len = {config.seq_len}: decoding is measured over "
+                f"{N_DECODED} tokens, and needs a longer context"
+            )
         return decode_table(config, sorted({min(16, longest), longest // 2, longest}), conditions)
 
     _run("decoding", "way", measure, options, recipe, overrides)
@@ -96,6 +101,8 @@ def context(
         Tokens of the longest sequence; eight times the model's context when left out.
     """
     from prism_transformer.bench.measure import context_table
+
+    at_least_one(longest=longest)
 
     def measure(config: ModelConfig, conditions: Conditions) -> Table:
         first, last = config.seq_len, longest or 8 * config.seq_len
@@ -200,6 +207,7 @@ def _run(
     from prism_transformer.recipes.files import load_recipe
     from prism_transformer.training.device import begin, settle
 
+    at_least_one(rounds=options.rounds, batch=batch, length=length)  # before minutes of compiling
     wanted = load_recipe(recipe, [*overrides, "train.compile=off", "train.precision=auto"])
     settings = begin(settle(wanted, options.device))
     size = (options.rounds, batch, length or wanted.model.seq_len)
