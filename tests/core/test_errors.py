@@ -6,7 +6,14 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from prism_transformer.core.errors import InputError, RunError, explain, first_line, sentence
+from prism_transformer.core.errors import (
+    InputError,
+    RunError,
+    at_least_one,
+    explain,
+    first_line,
+    sentence,
+)
 
 
 class Stage(BaseModel):
@@ -68,6 +75,15 @@ def test_places_and_remedies_can_be_given() -> None:
     assert (
         explain("f", details, key="c", remedies={"missing": "; set it"}) == "f: c: missing; set it"
     )
+
+
+@pytest.mark.parametrize(
+    ("count", "why"), [(0, "at least 1"), (-1, "at least 1"), (10**400, f"at most {2**63 - 1}")]
+)
+def test_what_is_no_count_is_refused_by_its_option(count: int, why: str) -> None:
+    at_least_one(rounds=1, batch=None, length=2**63 - 1)
+    with pytest.raises(InputError, match=f"--shard-tokens {count}: give {why}"):
+        at_least_one(rounds=1, shard_tokens=count)
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,13 @@ def test_every_wrong_value_is_named_at_once() -> None:
     assert "inner.wide" in text
 
 
+def test_a_number_of_400_digits_is_named() -> None:
+    for number in (10**400, -(10**400)):
+        with pytest.raises(InputError, match=r"count = -?10+: Input should be at most 9223"):
+            Outer(count=number)
+    assert Outer(count=2**63 - 1).double == 2**64 - 2
+
+
 def test_a_key_that_is_not_known_gets_the_nearest() -> None:
     with pytest.raises(InputError, match="did you mean count"):
         Outer(count=1, cuont=2)

@@ -72,6 +72,11 @@ def decode(
 
     def measure(config: ModelConfig, conditions: Conditions) -> Table:
         longest = config.seq_len - N_DECODED
+        if longest < 1:
+            raise InputError(
+                f"{recipe}: model.seq_len = {config.seq_len}: decoding is measured over "
+                f"{N_DECODED} tokens, and needs a longer context"
+            )
         return decode_table(config, sorted({min(16, longest), longest // 2, longest}), conditions)
 
     _run("decoding", "way", measure, options, recipe, overrides)
@@ -96,6 +101,8 @@ def context(
         Tokens of the longest sequence; eight times the model's context when left out.
     """
     from prism_transformer.bench.measure import context_table
+
+    at_least_one(longest=longest)
 
     def measure(config: ModelConfig, conditions: Conditions) -> Table:
         first = config.seq_len
@@ -205,7 +212,7 @@ def _run(
     from prism_transformer.recipes.files import load_recipe
     from prism_transformer.training.device import begin, settle
 
-    at_least_one(batch=batch, length=length)
+    at_least_one(rounds=options.rounds, batch=batch, length=length)  # before minutes of compiling
     wanted = load_recipe(recipe, [*overrides, "train.compile=off", "train.precision=auto"])
     settings = begin(settle(wanted, options.device))
     size = (options.rounds, batch, length or wanted.model.seq_len)

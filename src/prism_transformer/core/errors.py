@@ -21,11 +21,16 @@ class RunError(InputError):
     exit_code = 1
 
 
+MAX_WHOLE = 2**63 - 1  # no count or seed of ours is larger; arithmetic would overflow
+
+
 def at_least_one(**counts: int | None) -> None:
-    """Refuse a count below 1, by the name of its option; None is one that was left out."""
+    """Refuse what is no count, by the name of its option; None is one that was left out."""
     for name, value in counts.items():
         if value is not None and value < 1:
             raise InputError(f"--{name.replace('_', '-')} {value}: give at least 1")
+        if value is not None and value > MAX_WHOLE:
+            raise InputError(f"--{name.replace('_', '-')} {value}: give at most {MAX_WHOLE}")
 
 
 def first_line(error: BaseException) -> str:

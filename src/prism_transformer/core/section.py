@@ -5,9 +5,9 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
-from prism_transformer.core.errors import InputError, explain
+from prism_transformer.core.errors import MAX_WHOLE, InputError, explain
 
 if TYPE_CHECKING:
     from pydantic._internal._model_construction import ModelMetaclass
@@ -46,3 +46,11 @@ class Section(BaseModel, metaclass=Explained):
     """A part of a recipe or study: no unknown keys, no conversions, no change once it is read."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _countable(cls, value: Any) -> Any:
+        """Refuse whole numbers that no count or seed of ours can be."""
+        if isinstance(value, int) and abs(value) > MAX_WHOLE:
+            raise ValueError(f"Input should be at most {MAX_WHOLE}")
+        return value

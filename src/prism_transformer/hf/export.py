@@ -153,8 +153,8 @@ def open_export(source: Source, tokenizer: str | None = None, seed: int | None =
         return Opened(model, given or read_tokenizer(str(place), required=False))
     if place.is_dir():
         return open_native(load_model(place), given)
-    recipe = load_recipe(fspath(source))
-    return open_native(PrismLM(recipe.model, recipe.train.seed if seed is None else seed), given)
+    recipe = load_recipe(fspath(source), [] if seed is None else [f"train.seed={seed}"])
+    return open_native(PrismLM(recipe.model, recipe.train.seed), given)
 
 
 @contextmanager

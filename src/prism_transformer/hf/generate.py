@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import TextStreamer
 
-from prism_transformer.core.errors import InputError
+from prism_transformer.core.errors import InputError, first_line
 from prism_transformer.hf.load import (
     NamedModel,
     Source,
@@ -90,10 +90,15 @@ def generate(
         return Generated(prompt, 0, perf_counter() - started)
     with torch.random.fork_rng(), quiet():
         torch.manual_seed(seed)
-        written = model.generate(
-            begin, attention_mask=torch.ones_like(begin), max_new_tokens=min(tokens, room),
-            streamer=pieces, pad_token_id=tokenizer.eos_token_id, **drawn,
-        )  # fmt: skip
+        try:
+            written = model.generate(
+                begin, attention_mask=torch.ones_like(begin), max_new_tokens=min(tokens, room),
+                streamer=pieces, pad_token_id=tokenizer.eos_token_id, **drawn,
+            )  # fmt: skip
+        except (TypeError, ValueError) as error:  # generation_config.json may hold anything
+            raise InputError(
+                f"{named}: cannot generate as configured: {first_line(error)}"
+            ) from None
     text = prompt + "".join(pieces.pieces)
     return Generated(text, written.shape[1] - begin.shape[1], perf_counter() - started)
 

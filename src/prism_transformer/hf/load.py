@@ -5,11 +5,13 @@ A run's checkpoint, a Hugging Face folder, one of the two models that ship, or t
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from os import PathLike, fspath
 from pathlib import Path
+from pickle import UnpicklingError
 from threading import Thread
 from typing import Any
 
@@ -185,6 +187,11 @@ def read_model(kind: Any, source: str, *, spare: bool = False, dtype: Any = "aut
             )
     except InputError:
         raise
+    except UnpicklingError:  # whose words tell how to run what is in it
+        raise InputError(
+            f"{source}: its weights are a pickle that is damaged or holds more than tensors, which "
+            "is never run; safetensors hold nothing else"
+        ) from None
     except Exception as error:  # each format of weights fails in a way of its own
         raise InputError(f"{source}: cannot be loaded: {first_line(error)}") from None
     for problem in ("missing_keys", "unexpected_keys")[: 1 if spare else 2]:
@@ -228,7 +235,9 @@ def quiet() -> Iterator[None]:
     hf_logging.set_verbosity_error()
     hf_logging.disable_progress_bar()
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         hf_logging.set_verbosity(level)
         if bars:
