@@ -36,6 +36,7 @@ from prism_transformer.study.collected import read_collected
 SUMMARY, LEARNED = "summary.md", "learned.json"
 SECTION = re.compile(r"(?<=<!-- search: begin -->\n).*?(?=<!-- search: end -->)", re.DOTALL)
 PARTIAL = "Not measured yet: {}."
+FOLDED = "<details><summary>Runs that changed their schedule, with intervals</summary>"
 
 
 @dataclass(frozen=True)
@@ -102,13 +103,10 @@ def _summary(verdicts: Verdicts, paths: Table | None, folder: str) -> str:
     """As Markdown, with what is missing; ``folder`` leads to the figures."""
     lines = [to_markdown(verdicts.table).strip(), ""]
     lines += [f"![Tau and regret of every predictor]({folder}predictors.svg)", ""]
-    if sentence := "" if paths is None else paths_sentence(paths):
-        lines += [
-            markdown_text(sentence),
-            "",
-            f"![Final loss by the time of the change]({folder}paths.svg)",
-            "",
-        ]
+    sentence = "" if paths is None else paths_sentence(paths)
+    if paths is not None and sentence:
+        lines += [f"![{markdown_text(sentence)}]({folder}paths.svg)", ""]
+        lines += [FOLDED, "", to_markdown(paths).strip(), "", "</details>", ""]
     missing = list(verdicts.left_out)
     if not sentence:
         missing.append("runs that changed their schedule on the way")
