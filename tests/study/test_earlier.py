@@ -70,6 +70,8 @@ def test_half_a_study_collected_and_continued_gives_the_whole_table(
     assert found.facts.complete
     assert found.facts.command == f"prism study run tiny --with {half}"
     assert found.facts.note == "Beside other work."
+    again = study.collect(out=tmp_path / "whole", note="All of it.")
+    assert again.facts.note == "All of it."
     assert [run.hashes for run in found.facts.runs] == [run.hashes for run in wanted.facts.runs]
     ours, theirs = (each.rows[0].difference for each in (result.comparison, compare(wanted)))
     assert ours == theirs

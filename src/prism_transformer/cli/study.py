@@ -189,7 +189,7 @@ def collect(
     to
         Where the table goes; collected/ in the study's folder when left out.
     note
-        A remark that reports show with these results.
+        A remark that reports show with these results, in place of those that came --with others.
     rates_compare_nothing
         The machine did other work while these runs were trained: their rates are shown, but stand
         in no comparison, figure or claim of speed.

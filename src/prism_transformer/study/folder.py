@@ -208,9 +208,8 @@ class StudyFolder:
         collected = collect(
             self.plan, [self.folder, *others], self.failures(), self.collected, self.tuning
         )
-        # What was remarked on numbers that were collected before is still true of them.
-        notes = " ".join(dict.fromkeys(filter(None, [collected.facts.note, note])))
-        facts = collected.facts.model_copy(update={"note": notes})
+        # Without a new one, what was remarked on numbers collected before is still true of them.
+        facts = collected.facts.model_copy(update={"note": note or collected.facts.note})
         facts = facts if rates_compare else without_rates(facts)
         collected = replace(collected, facts=facts)
         place = out or self.folder / COLLECTED
