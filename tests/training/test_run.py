@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -134,3 +135,17 @@ def test_an_environment_of_another_shape_is_named(
     file.write_text(json.dumps(facts), "utf-8")  # without a sum, as older versions wrote it
     with pytest.raises(InputError, match=f"{re.escape(str(file))}: {why}"):
         trained_recipe(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["sha256.json", "state.json"])
+def test_rows_that_no_sound_checkpoint_vouches_for_are_refused(
+    trained: Path, tmp_path: Path, name: str
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    before, last = checkpoints(run)[-2:]
+    (last / name).write_bytes(b"")
+    with pytest.raises(InputError, match=f"{last}: has no sound state.json, .* goes on from step"):
+        read_metrics(run)
+    shutil.rmtree(last)  # as killed after the rows and before their checkpoint: nobody's fault
+    assert read_metrics(run)[-1]["step"] > int(before.name.removeprefix("step-"))

@@ -90,17 +90,21 @@ def generate(
         return Generated(prompt, 0, perf_counter() - started)
     with torch.random.fork_rng(), quiet():
         torch.manual_seed(seed)
-        try:
-            written = model.generate(
-                begin, attention_mask=torch.ones_like(begin), max_new_tokens=min(tokens, room),
-                streamer=pieces, pad_token_id=tokenizer.eos_token_id, **drawn,
-            )  # fmt: skip
-        except (TypeError, ValueError) as error:  # generation_config.json may hold anything
-            raise InputError(
-                f"{named}: cannot generate as configured: {first_line(error)}"
-            ) from None
+        drawn |= {"max_new_tokens": min(tokens, room), "pad_token_id": tokenizer.eos_token_id}
+        written = _written(named, model, begin, pieces, drawn)
     text = prompt + "".join(pieces.pieces)
     return Generated(text, written.shape[1] - begin.shape[1], perf_counter() - started)
+
+
+def _written(
+    named: NamedModel, model: Any, begin: Tensor, pieces: _Pieces, options: dict[str, Any]
+) -> Tensor:
+    """The tokens that a model goes on with, and those before."""
+    seen = torch.ones_like(begin)
+    try:
+        return model.generate(begin, attention_mask=seen, streamer=pieces, **options)
+    except (TypeError, ValueError) as error:  # generation_config.json may hold anything
+        raise InputError(f"{named}: cannot generate as configured: {first_line(error)}") from None
 
 
 def _begin(named: NamedModel, tokenizer: Any, prompt: str) -> Tensor:

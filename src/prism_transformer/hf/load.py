@@ -11,7 +11,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from os import PathLike, fspath
 from pathlib import Path
-from pickle import UnpicklingError
 from threading import Thread
 from typing import Any
 
@@ -187,12 +186,12 @@ def read_model(kind: Any, source: str, *, spare: bool = False, dtype: Any = "aut
             )
     except InputError:
         raise
-    except UnpicklingError:  # whose words tell how to run what is in it
-        raise InputError(
-            f"{source}: its weights are a pickle that is damaged or holds more than tensors, which "
-            "is never run; safetensors hold nothing else"
-        ) from None
     except Exception as error:  # each format of weights fails in a way of its own
+        if type(error).__name__ == "UnpicklingError":  # whose words tell how to run what is in it
+            raise InputError(
+                f"{source}: its weights are damaged, or hold more than tensors, which is never "
+                "run; safetensors hold nothing else"
+            ) from None
         raise InputError(f"{source}: cannot be loaded: {first_line(error)}") from None
     for problem in ("missing_keys", "unexpected_keys")[: 1 if spare else 2]:
         if info[problem]:

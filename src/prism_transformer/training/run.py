@@ -169,10 +169,22 @@ def read_metrics(folder: Path, n_bytes: int | None = None) -> list[Row]:
         start = 0 if known is None else known.n_bytes
         before = _rows(file, content[:start])
         after = _rows(file, content[start:])
+        if n_bytes is None and known and after:
+            _check_newest(folder, known.step)
         # The weights that a run began from are saved before anything was measured, at step 0, too.
         if known and start and any(row["step"] <= known.step for row in after):
             raise InputError(f"{file}: has lines of step {known.step} that its checkpoint has not")
         return before + after if n_bytes is None else _rows(file, content[:n_bytes])
+
+
+def _check_newest(run: Path, step: int) -> None:
+    """Refuse later rows where the checkpoint that would vouch for them is damaged."""
+    newest = checkpoints(run)[-1:]
+    if newest and newest[0] != checkpoint_folder(run, step):
+        raise InputError(
+            f"{newest[0]}: has no sound {STATE_FILE}, so that nothing tells whether {METRICS_FILE} "
+            f"is as it was left; `prism resume {run}` goes on from step {step}"
+        )
 
 
 def _rows(file: Path, content: bytes) -> list[Row]:
