@@ -102,9 +102,10 @@ def _written(
     """The tokens that a model goes on with, and those before."""
     seen = torch.ones_like(begin)
     try:
-        return model.generate(begin, attention_mask=seen, streamer=pieces, **options)
+        written: Tensor = model.generate(begin, attention_mask=seen, streamer=pieces, **options)
     except (TypeError, ValueError) as error:  # generation_config.json may hold anything
         raise InputError(f"{named}: cannot generate as configured: {first_line(error)}") from None
+    return written
 
 
 def _begin(named: NamedModel, tokenizer: Any, prompt: str) -> Tensor:
