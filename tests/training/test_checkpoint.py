@@ -11,7 +11,12 @@ import pytest
 
 from prism_transformer.core.errors import InputError
 from prism_transformer.core.sealed import write_sealed
-from prism_transformer.training.checkpoint import own_sums, read_measured
+from prism_transformer.training.checkpoint import (
+    STATE_FILE,
+    newest_model,
+    own_sums,
+    read_measured,
+)
 from prism_transformer.training.run import (
     checkpoint_folder,
     checkpoints,
@@ -60,6 +65,22 @@ def test_a_damaged_checkpoint_is_seen_and_an_older_one_used(
     assert "step-00000009" in notes[1]
     # The damaged one gave way to a new one of the same step.
     assert_same_end(run, whole)
+
+
+def test_no_command_but_resume_takes_an_older_model_in_place_of_a_damaged_one(
+    tmp_path: Path, whole: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    *_, before, newest = checkpoints(run)
+    assert newest_model(run) == newest
+    (newest / STATE_FILE).write_text("{}")
+    with pytest.raises(InputError) as refused:
+        newest_model(run)
+    assert f"{newest / STATE_FILE}: is damaged" in str(refused.value)
+    assert f"prism resume {run}" in str(refused.value)
+    assert str(refused.value).endswith(str(before))
+    assert newest_model(before) == before
 
 
 def test_what_was_measured_of_another_model_is_refused(tmp_path: Path, whole: Path) -> None:

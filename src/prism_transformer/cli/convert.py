@@ -33,7 +33,7 @@ def export(
     Parameters
     ----------
     source
-        A run (its newest sound checkpoint), a native model folder, a Prism model of Hugging Face,
+        A run (its newest checkpoint), a native model folder, a Prism model of Hugging Face,
         a model that ships (nano, nano-uniform), or a recipe, for its initial weights.
     out
         The new folder: config, weights, generation config, tokenizer, model card. With --gguf the

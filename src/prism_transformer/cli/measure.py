@@ -31,7 +31,7 @@ Text = Annotated[
 ]
 Checkpoint = Annotated[
     str | None,
-    Parameter(help="Checkpoint of a run, such as step-100; the newest sound one when left out."),
+    Parameter(help="Checkpoint of a run, such as step-100; the newest one when left out."),
 ]
 Several = Annotated[list[str], Parameter(consume_multiple=True)]
 Names = Annotated[tuple[str, ...], Parameter(consume_multiple=True, show_default=False)]
@@ -306,7 +306,7 @@ def evaluate(
     limit
         Take so many items of each task, the first ones.
     checkpoint
-        A run's checkpoint, as in step-200, or all; the newest sound one when left out.
+        A run's checkpoint, as in step-200, or all; the newest one when left out.
     out
         Where results go; RUN/eval/step-N or eval/NAME when left out.
     batch

@@ -245,7 +245,7 @@ def reslice(
     out
         The new run folder; beside the old one when left out.
     at
-        The step of a checkpoint; the newest sound one when left out.
+        The step of a checkpoint; the newest one when left out.
     map_
         matched: weights are moved for the least change of function. reshape: they stay as they are.
     """

@@ -51,7 +51,7 @@ def train(
     overrides
         Changes such as optim.lr=3e-4 or "model.schedule=3x2 12x10".
     start
-        Weights to begin from in place of a draw: a run (its newest sound checkpoint), or a Prism
+        Weights to begin from in place of a draw: a run (its newest checkpoint), or a Prism
         model as `prism export` and `prism import` write it. Its shape must be the recipe's.
     out
         The new run folder; runs/, the recipe's name and its seed when left out.
@@ -131,7 +131,7 @@ def generate(
     Parameters
     ----------
     source
-        A run (its newest sound checkpoint), a model that ships (nano or nano-uniform: trained,
+        A run (its newest checkpoint), a model that ships (nano or nano-uniform: trained,
         0.47M parameters), a Hugging Face folder or a hub name.
     prompt
         How the text begins; left out, the model begins a document of its own.

@@ -55,7 +55,7 @@ def generate(
 ) -> Generated:
     """Let a trained model go on from a prompt.
 
-    ``source`` is a run (its newest sound checkpoint), a model that ships (``nano``,
+    ``source`` is a run (its newest checkpoint), a model that ships (``nano``,
     ``nano-uniform``), a Hugging Face folder or a hub name. Without a prompt the model begins a
     document of its own; it may end before ``tokens``. What ``stream`` is handed, piece by piece as
     it is known, makes up the text.

@@ -66,7 +66,7 @@ class NamedModel:
 
 
 def named_model(source: Source, checkpoint: str | None = None) -> NamedModel:
-    """A run at a checkpoint, the newest sound one when left out; or any other model."""
+    """A run at a checkpoint, the newest one when left out; or any other model."""
     name = fspath(source)
     if is_run(Path(name)):
         return NamedModel(name, Path(name), _checkpoint(Path(name), checkpoint))

@@ -17,7 +17,7 @@ from prism_transformer.training.start import Start
 def pretrained(source: Source) -> Start:
     """Read a model for ``train`` to begin from, its ``start``.
 
-    ``source`` is a run (its newest sound checkpoint), a native model folder, or a Prism model of
+    ``source`` is a run (its newest checkpoint), a native model folder, or a Prism model of
     Hugging Face by folder or hub name.
     """
     named = named_model(source)

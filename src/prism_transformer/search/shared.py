@@ -47,7 +47,7 @@ def check_tuning(steps: int, rate: float) -> None:
 
 @dataclass(frozen=True)
 class Shared:
-    """A run's newest sound checkpoint with its data, opened to be asked under any schedule."""
+    """A run's newest checkpoint with its data, opened to be asked under any schedule."""
 
     run: Run
     step: int

@@ -169,13 +169,18 @@ def newest_sound(run: Path) -> tuple[Path | None, dict[Path, str]]:
 
 
 def newest_model(folder: Path) -> Path:
-    """The newest sound checkpoint of a run; any other folder is taken for a model itself."""
+    """The newest checkpoint of a run, never an older one instead; another folder is a model."""
     if not is_run(folder):
         return folder
     checkpoint, problems = newest_sound(folder)
+    why = "; ".join(problems.values()) or "none yet"
     if checkpoint is None:
-        why = "; ".join(problems.values()) or "none yet"
         raise InputError(f"{folder}: has no sound checkpoint: {why}")
+    if problems:
+        raise InputError(
+            f"{why}; `prism resume {folder}` sets that aside and trains on from the one before, "
+            f"or name it: {checkpoint}"
+        )
     return checkpoint
 
 

@@ -49,7 +49,7 @@ def generate(
     device: str = "auto",
     stream: Callable[[str], None] | None = None,
 ) -> Generated:
-    """Let the newest sound checkpoint of a run go on from a prompt.
+    """Let the newest checkpoint of a run go on from a prompt.
 
     Without a prompt the model begins a document of its own; it may end before ``tokens``. What
     ``stream`` is handed, piece by piece as it is known, makes up the text.

@@ -102,7 +102,7 @@ def reslice(
 ) -> Resliced:
     """Make a new run that goes on from a checkpoint of another, under another schedule.
 
-    ``step`` is that of the checkpoint, the newest sound one when left out. ``matched`` moves
+    ``step`` is that of the checkpoint, the newest one when left out. ``matched`` moves
     weights for the least change of function; ``reshape`` leaves every one as it is. Both losses
     right after the change are measured. ``recipe`` may say otherwise how the new run is watched and
     saved; a source that sampled schedules goes on with this one alone.
