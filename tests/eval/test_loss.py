@@ -20,7 +20,8 @@ from prism_transformer.eval.loss import measure_loss, text_loss
 from prism_transformer.eval.text import open_on_text
 from prism_transformer.hf.export import export, to_hf
 from prism_transformer.hf.load import read_config
-from prism_transformer.training.run import Run, read_metrics
+from prism_transformer.training.measured import own_sums
+from prism_transformer.training.run import Run, checkpoints, read_metrics
 from tests.hf.models import prism
 from tests.training.runs import finish, tiny
 
@@ -95,6 +96,7 @@ def test_text_loss_of_a_run_is_trainings_own_and_is_kept(trained: Path, tmp_path
     assert kept == {
         "text": found.text, "length": 32, "scaling": None, "sequences": 50,
         "loss": found.loss.mean, "by_position": found.loss.doubling(),
+        "model": own_sums(checkpoints(trained)[-1]),
     }  # fmt: skip
 
 

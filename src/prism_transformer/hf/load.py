@@ -23,7 +23,8 @@ from prism_transformer.core.disk import file_sha256
 from prism_transformer.core.errors import InputError, first_line
 from prism_transformer.data.tokenizer import BPE_FILE
 from prism_transformer.models.weights import CONFIG_FILE
-from prism_transformer.training.checkpoint import check_checkpoint, newest_model, own_sums
+from prism_transformer.training.checkpoint import check_checkpoint, newest_model
+from prism_transformer.training.measured import own_sums
 from prism_transformer.training.naming import check_name, looks_local, no_such, shipped_models
 from prism_transformer.training.run import checkpoint_folder, checkpoints, is_run, read_run
 

@@ -3,3 +3,6 @@
 In comes a ``ModelConfig`` or a ``PrismLM``, out come numbers, files or tokens. Read ``cost.py``
 first, it is arithmetic only; ``sampling.py`` has the cache and what makes decoding fast.
 """
+
+CONFIG_FILE = "model.json"
+WEIGHTS_FILE = "model.safetensors"

@@ -21,11 +21,10 @@ from torch import Tensor, nn
 from prism_transformer.core.disk import new_folder, read_json
 from prism_transformer.core.errors import InputError, explain
 from prism_transformer.model import PrismLM
+from prism_transformer.models import CONFIG_FILE, WEIGHTS_FILE
 from prism_transformer.recipe import ModelConfig
 from prism_transformer.schedule import HeadSchedule
 
-CONFIG_FILE = "model.json"
-WEIGHTS_FILE = "model.safetensors"
 SCHEDULE = "head_schedule"
 
 

@@ -41,7 +41,7 @@ from prism_transformer.study.peeking import with_looks_of
 from prism_transformer.study.plan import Plan
 from prism_transformer.study.rungs import read_rungs
 from prism_transformer.study.runs import INFERENCE_FILE, StudyRun, check_fair, hashes_of
-from prism_transformer.training.checkpoint import read_measured
+from prism_transformer.training.measured import read_measured
 from prism_transformer.training.run import Row, read_environment, read_metrics
 
 CURVE_POINTS = 200  # of a training curve that are kept; each is the mean of a stretch of steps

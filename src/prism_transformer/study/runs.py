@@ -24,7 +24,7 @@ from prism_transformer.study.collected import RUNS, RunHashes
 from prism_transformer.study.earlier import EarlierRun
 from prism_transformer.study.plan import Cell, Plan, training_differences
 from prism_transformer.study.spec import Study, StudyError
-from prism_transformer.training.checkpoint import read_measured
+from prism_transformer.training.measured import read_measured
 from prism_transformer.training.run import (
     DUMP,
     RECIPE_FILE,

@@ -49,8 +49,8 @@ from prism_transformer.study.runs import (
 )
 from prism_transformer.study.spec import EvalStage, InferenceStage, LossStage, Reading
 from prism_transformer.training.api import resume, train
-from prism_transformer.training.checkpoint import own_sums
 from prism_transformer.training.device import begin, compiling_pays, settle
+from prism_transformer.training.measured import own_sums
 from prism_transformer.training.neighbours import COMPILE, told
 from prism_transformer.training.reslicing import reslice
 from prism_transformer.training.run import checkpoint_folder, read_environment
