@@ -41,9 +41,9 @@ def test_the_figure_has_every_seed_and_the_answer_speaks_of_it(tmp_path: Path) -
     answer = report.studies[0].answer.answer
     assert "In sequences of 1,024 tokens, 8 times the training context" in answer
     assert "; with scaling yarn, the least rise, uniform +0.0" in answer
-    assert answer.endswith(" (nothing is decided between arms).")
+    assert " (nothing is decided between arms). At the training context: " in answer
     assert "in nats: with positions as they are, uniform +0.8" in answer
-    assert " (decided is prism against uniform (prism minus uniform: \u22120.4" in answer
+    assert " (decided: prism minus uniform: \u22120.4" in answer
     said = " ".join(figure.says)
     assert "with positions as they are, uniform +0.8" in said
     assert "scaling=none, frequencies (prism minus tiled): \u22120.5" in said

@@ -50,8 +50,11 @@ def answer_of(views: Sequence[View], *, live: bool = False) -> Answer:
     told = tuple(minus(sentence(row)) for row in rows)
     if len(rows) == 1 and rows[0].difference is not None:
         main = views[0].main or ""
-        said = _begun(plainly(rows[0], main, views[0].baseline))
-        return Answer(question, f"{said}{_asked(views, rows[0])}{_beyond(views[0])}", doubt, told)
+        said = plainly(rows[0], main, views[0].baseline) + _asked(views, rows[0])
+        # Who reads runs beyond their context asks for that first.
+        beyond = _beyond(views[0])
+        said = f"{beyond} At the training context: {said}" if beyond else _begun(said)
+        return Answer(question, said, doubt, told)
     return Answer(question, _over_points(views[0], rows), doubt, told)
 
 
@@ -78,11 +81,7 @@ def _asked(views: Sequence[View], main: Contrast) -> str:
     there = [each for view in views for each in (view.envelope.contrasts if view.envelope else ())]
     here = [each for each in there if each.values == main.values] or view.contrasts
     known = [each for each in here if each.name in named and each.weights != main.weights]
-    clear = [
-        f"{each.name} ({described(each.weights)}: {signed(each.difference.mean)})"
-        for each in known
-        if each.decided and each.difference is not None
-    ]
+    clear = [f"{each.name} ({_told(each)})" for each in known if each.decided]
     open_ = [each.name for each in known if not each.decided and each.difference is not None]
     said = [f"Decided too: {', '.join(clear)}."] if clear else []
     said += [f"Undecided: {', '.join(open_)}."] if open_ else []
@@ -96,14 +95,17 @@ def _beyond(view: View) -> str:
         return ""
     said = []
     for scaling in dict.fromkeys((NO_SCALING, found.best)):
-        clear = [
-            f"{each.name} ({described(each.weights)}: {signed(each.difference.mean)})"
-            for each in found.contrasts
-            if each.values[SCALING] == scaling and each.decided and each.difference is not None
-        ]
-        sure = f"decided is {', '.join(clear)}" if clear else "nothing is decided between arms"
+        here = [each for each in found.contrasts if each.values[SCALING] == scaling]
+        clear = [_told(each) for each in here if each.decided]
+        sure = f"decided: {', '.join(clear)}" if clear else "nothing is decided between arms"
         said.append(f"{_rises(found, scaling)} ({sure})")
-    return f" {_read_on(found)}{'; '.join(said)}."
+    return f"{_read_on(found)}{'; '.join(said)}."
+
+
+def _told(contrast: Contrast) -> str:
+    """What is held against what, and by how much it is apart."""
+    apart = contrast.difference
+    return described(contrast.weights) + (f": {signed(apart.mean)}" if apart else "")
 
 
 def rises_said(found: Lengths) -> str:
