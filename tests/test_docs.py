@@ -41,7 +41,7 @@ def test_documents_use_no_other_program() -> None:
     assert {line.split()[0] for line in lines} <= {"prism", "make", "torchrun"}
 
 
-SLOW = re.compile(r"prism train|bpe:4096|prism bench|prism study")
+SLOW = re.compile(r"prism train|bpe:4096|prism bench|prism study|--code")
 
 PRISM_BLOCKS = [
     pytest.param(name, body, id=name, marks=[pytest.mark.slow] if SLOW.search(body) else [])

@@ -79,6 +79,7 @@ def test_sequences_of_growing_length(prism_inside: Prism) -> None:
         assert f"--longest {shorter}: lengths begin with the model's context, 16" in refused.stderr
 
 
+@pytest.mark.slow
 def test_tokenizing(prism_inside: Prism) -> None:
     done = prism_inside("bench", "data", "--megabytes", "1", *QUICK, "--json")
     assert done.returncode == 0, done.stderr

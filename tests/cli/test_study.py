@@ -180,6 +180,7 @@ def test_a_failed_run_gives_exit_code_1(prism_inside: Prism, tmp_path: Path, dat
     assert "prism against uniform" in result.stdout
 
 
+@pytest.mark.slow
 def test_a_search_ends_with_its_standings(prism_inside: Prism, tmp_path: Path, data: Path) -> None:
     more = 'steep = "1x1 8x2"\nback = "reversed"\n[search]\nrungs = [0.5]\nkeep = 0.4\n'
     text = STUDY.replace("[0, 1]", "[0]") + more

@@ -85,6 +85,7 @@ def test_a_masked_model_whose_tokenizer_has_no_mask(
     assert attention_profile(source, sequences=1, length=16).n_sequences == 1
 
 
+@pytest.mark.slow
 def test_minimal_pairs_are_judged_by_them(folder: Path, tmp_path: Path) -> None:
     outcome = evaluate(folder, ["diagnostic"], limit=2, out=tmp_path / "out").outcomes[0]
     assert not outcome.failures

@@ -114,6 +114,7 @@ def test_a_rung_is_a_table_of_its_arms() -> None:
     assert "compare nothing" in beside.note
 
 
+@pytest.mark.slow
 def test_rates_taken_beside_other_workers_keep_nobody(tmp_path: Path, data: Path) -> None:
     plan = tiny_plan(tmp_path, data, STUDY.replace("[0, 1]", "[0]") + "[search]\nrungs = [0.5]\n")
     with told({WORKERS: "2"}):

@@ -70,6 +70,7 @@ def pool_of(study: StudyFolder, shares: Shares, tell: Callable[[Event], None]) -
     return Pool(task, shares, queue, tell)
 
 
+@pytest.mark.slow
 def test_two_workers_find_what_one_finds(
     finished: StudyFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

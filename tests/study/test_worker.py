@@ -114,6 +114,7 @@ def test_milestones_are_measured_from_checkpoints_that_are_kept(tmp_path: Path, 
     assert (run.to_do(20), run.lacking("loss"), run.lacking("analyze")) == (["loss"], [10], [])
 
 
+@pytest.mark.slow
 def test_training_that_fails_is_a_failed_cell(tmp_path: Path, data: Path) -> None:
     text = STUDY + 'hot = { schedule = "prism", optim.lr = 1e30 }\n'
     plan = tiny_plan(tmp_path, data, text)

@@ -133,7 +133,7 @@ def test_a_run_keeps_its_recipe(tmp_path: Path, data: Path) -> None:
 LONG = ("optim.lr_schedule=constant", "run.val_every=100")
 
 
-@pytest.mark.parametrize("at", [5, 10])
+@pytest.mark.parametrize("at", [5, pytest.param(10, marks=pytest.mark.slow)])
 def test_a_longer_run_is_bit_for_bit_the_one_that_was_long_from_the_start(
     tmp_path: Path, data: Path, at: int
 ) -> None:

@@ -37,7 +37,7 @@ def replaced(run: Path) -> None:
     shutil.copytree(run.with_name("moved"), run)
 
 
-@pytest.mark.parametrize("harm", [removed, replaced])
+@pytest.mark.parametrize("harm", [removed, pytest.param(replaced, marks=pytest.mark.slow)])
 def test_a_run_whose_folder_goes_is_saved_beside(
     tmp_path: Path, data: Path, harm: Callable[[Path], None]
 ) -> None:

@@ -46,7 +46,7 @@ def test_arms_that_begin_from_different_weights_have_different_hashes(
     assert hashes[0] == hashes[1] != hashes[2]
 
 
-@pytest.mark.parametrize("kept", [1, 2])
+@pytest.mark.parametrize("kept", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_after_a_kill_the_source_is_not_needed(tmp_path: Path, data: Path, kept: int) -> None:
     """``kept`` checkpoints are all that is left: only the first, or one after four steps."""
     recipe = tiny(data, "run.keep_checkpoints=9")

@@ -24,6 +24,7 @@ def test_tensorboard_has_what_metrics_have(tmp_path: Path, data: Path) -> None:
         assert [scalar.value for scalar in scalars] == pytest.approx([row["loss"] for row in rows])
 
 
+@pytest.mark.slow
 def test_wandb_offline(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
