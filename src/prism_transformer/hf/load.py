@@ -171,7 +171,11 @@ def read_tokenizer(source: str, *, required: bool) -> Any | None:
             return AutoTokenizer.from_pretrained(source, **NO_REMOTE_CODE)
     except Exception as error:  # each tokenizer class fails in a way of its own
         if required:
-            raise InputError(f"{source}: has no tokenizer: {first_line(error)}") from None
+            why = first_line(error).rstrip(" :")
+            raise InputError(
+                f"{source}: has no tokenizer ({why}); put one into the folder, or name it with "
+                "--tokenizer where a command has that"
+            ) from None
         return None
 
 
