@@ -110,7 +110,7 @@ def effects_source(collected: Collected, verdicts: Verdicts | None = None) -> So
 
 
 def blocks_alike(scores: Sequence[Blocks]) -> tuple[list[Blocks], tuple[str, ...]]:
-    """Most of several runs' block scores that have a mean; and why the others do not count."""
+    """The most runs whose block scores have a mean together; and why the others do not count."""
     groups = [[each for each in scores if not blocks_apart(each, one)] for one in scores]
     most = max(groups, key=len, default=[])
     others = [(each, blocks_apart(each, most[0])) for each in scores if each not in most]
