@@ -120,9 +120,9 @@ def blocks_alike(scores: Sequence[Blocks]) -> tuple[list[Blocks], tuple[str, ...
 def blocks_source(scores: Sequence[Blocks], verdicts: Verdicts | None = None) -> Source | None:
     """Block scores of several runs that are alike, each layer's as a line through its head counts.
 
-    None of one run, which has no error.
+    None of one run, which has no error, nor where a layer was scored at its own count alone.
     """
-    if len(scores) < 2:
+    if len(scores) < 2 or any(len(own) < 2 for own in scores[0].losses):
         return None
     slopes, deepest = [], 0.0
     for layer in range(len(scores[0].losses)):
