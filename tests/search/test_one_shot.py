@@ -52,7 +52,7 @@ def test_losses_of_a_run_on_other_data_are_measured_anew(shared_run: Run, tmp_pa
     found = one_shot(run, schedules=["8x3"], windows=1, device="cpu")
     (file,), recipe = (run / "search").iterdir(), found.recipe
     assert recipe is not None
-    for changes, kept in (({"run.val_every": 7}, True), ({"optim.warmup_fraction": 0.5}, False)):
+    for changes, kept in (({"data.folder": "moved"}, True), ({"data.corpus": "other"}, False)):
         other = changed(recipe, changes, "a test")
         write_scores(file, found.model_copy(update={"recipe": other, "losses": {"8x3": 1.0}}))
         again = one_shot(run, schedules=["8x3"], windows=1, device="cpu")
