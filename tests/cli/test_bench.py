@@ -49,6 +49,11 @@ def test_attention_and_decoding(prism_inside: Prism) -> None:
     done = prism_inside("bench", "decode", "prism-micro", "model.seq_len=64", *QUICK)
     assert done.returncode == 0, done.stderr
     assert "prompt of 32" in done.stdout
+    least = ["train.micro_batch=1", "train.batch_tokens=33", "train.tokens=330"]
+    least += ["model.seq_len=33", "data.val_tokens=330"]  # one token more than are decoded
+    done = prism_inside("bench", "decode", "prism-micro", *least, *QUICK)
+    assert done.returncode == 0, done.stderr
+    assert "prompt of 1 " in done.stdout
     assert "threads" in done.stdout
 
 

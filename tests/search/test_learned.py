@@ -56,6 +56,8 @@ def test_block_scores_become_slopes() -> None:
     assert source.layers[1].mean == pytest.approx(-0.2)
     assert source.freedom == 1
     assert blocks_source([one]) is None  # no error of one run
+    part = blocks("c", [{1: 3.2, 4: 3.0}, {4: 3.0}], {})
+    assert blocks_source([part, part]) is None  # no line through one point
 
 
 def test_only_runs_that_are_alike_are_learnt_from() -> None:

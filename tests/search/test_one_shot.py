@@ -9,9 +9,10 @@ import pytest
 
 from prism_transformer.core.errors import InputError
 from prism_transformer.core.progress import Advance, Event
+from prism_transformer.recipes.files import changed
 from prism_transformer.schedules.design import RULES
 from prism_transformer.search.one_shot import one_shot
-from prism_transformer.search.scores import OneShot, find_scores, read_scores
+from prism_transformer.search.scores import OneShot, find_scores, read_scores, write_scores
 from prism_transformer.training.api import resume, train
 from prism_transformer.training.run import Run
 from tests.training.runs import tiny
@@ -43,6 +44,19 @@ def test_the_whole_space_and_a_part_of_it(shared_run: Run, tmp_path: Path) -> No
     assert find_scores([run]) == [found, tuned, other]
     again = one_shot(run, schedules=["4x3"], windows=3, rate=0.5, tell=told.append)
     assert again == other  # without steps a rate means nothing
+
+
+def test_losses_of_a_run_on_other_data_are_measured_anew(shared_run: Run, tmp_path: Path) -> None:
+    run = tmp_path / "shared"
+    shutil.copytree(shared_run.folder, run)
+    found = one_shot(run, schedules=["8x3"], windows=1, device="cpu")
+    (file,), recipe = (run / "search").iterdir(), found.recipe
+    assert recipe is not None
+    for changes, kept in (({"data.folder": "moved"}, True), ({"data.corpus": "other"}, False)):
+        other = changed(recipe, changes, "a test")
+        write_scores(file, found.model_copy(update={"recipe": other, "losses": {"8x3": 1.0}}))
+        again = one_shot(run, schedules=["8x3"], windows=1, device="cpu")
+        assert (again.losses == {"8x3": 1.0}, again.recipe) == (kept, recipe)
 
 
 def test_the_papers_rules_choose_among_a_space(shared_run: Run, tmp_path: Path) -> None:

@@ -15,9 +15,11 @@ from prism_transformer.core.disk import file_sha256
 from prism_transformer.core.errors import InputError
 from prism_transformer.study.single_runs import collect_runs
 from prism_transformer.training.run import (
+    Covered,
     Run,
     checkpoint_folder,
     checkpoints,
+    covered,
     read_environment,
     read_metrics,
     trained_recipe,
@@ -149,3 +151,21 @@ def test_rows_that_no_sound_checkpoint_vouches_for_are_refused(
         read_metrics(run)
     shutil.rmtree(last)  # as killed after the rows and before their checkpoint: nobody's fault
     assert read_metrics(run)[-1]["step"] > int(before.name.removeprefix("step-"))
+
+
+def test_a_checkpoint_that_comes_while_rows_are_read_is_no_damage(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    last, aside = checkpoints(run)[-1], tmp_path / "last"
+    last.rename(aside)
+
+    def then_saved(folder: Path) -> Covered | None:
+        known = covered(folder)
+        aside.rename(last)
+        return known
+
+    monkeypatch.setattr("prism_transformer.training.run.covered", then_saved)
+    assert read_metrics(run)
+    assert last.is_dir()

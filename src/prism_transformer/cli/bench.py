@@ -77,7 +77,8 @@ def decode(
                 f"{recipe}: model.seq_len = {config.seq_len}: decoding is measured over "
                 f"{N_DECODED} tokens, and needs a longer context"
             )
-        return decode_table(config, sorted({min(16, longest), longest // 2, longest}), conditions)
+        prompts = sorted({min(16, longest), max(1, longest // 2), longest})
+        return decode_table(config, prompts, conditions)
 
     _run("decoding", "way", measure, options, recipe, overrides)
 

@@ -254,7 +254,7 @@ def reslice(
 
     text = schedule_text(schedule)
     home = Run.open(run).folder
-    home = home.resolve() if home.name in ("", "..") else home  # of ".", which is no name
+    home = home.resolve() if home.name in ("", "..") else home  # "." and ".." name nothing
     place = out or home.with_name(f"{home.name}-{text.replace(' ', '-')}")
     console = make_console(stderr=as_json)
     with show_progress(console) as tell:

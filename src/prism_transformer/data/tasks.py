@@ -288,7 +288,7 @@ def _take_up(work: Path, order: TaskOrder) -> None:
                 )
         for each in ("pieces", "shards"):
             (work / each).mkdir(parents=True, exist_ok=True)
-        write_whole(work / "order.json", text)
+        write_whole(file, text)
         for problem in (work / "pieces").glob("*.problem"):  # it may have been mended
             problem.unlink()
 

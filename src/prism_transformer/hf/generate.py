@@ -90,8 +90,8 @@ def generate(
         return Generated(prompt, 0, perf_counter() - started)
     with torch.random.fork_rng(), quiet():
         torch.manual_seed(seed)
-        drawn |= {"max_new_tokens": min(tokens, room), "pad_token_id": tokenizer.eos_token_id}
-        written = _written(named, model, begin, pieces, drawn)
+        most = {"max_new_tokens": min(tokens, room), "pad_token_id": tokenizer.eos_token_id}
+        written = _written(named, model, begin, pieces, drawn | most)
     text = prompt + "".join(pieces.pieces)
     return Generated(text, written.shape[1] - begin.shape[1], perf_counter() - started)
 
@@ -99,7 +99,7 @@ def generate(
 def _written(
     named: NamedModel, model: Any, begin: Tensor, pieces: _Pieces, options: dict[str, Any]
 ) -> Tensor:
-    """The tokens that a model goes on with, and those before."""
+    """The tokens (1, T) of a text that a model went on with, its beginning included."""
     seen = torch.ones_like(begin)
     try:
         written: Tensor = model.generate(begin, attention_mask=seen, streamer=pieces, **options)

@@ -234,7 +234,7 @@ def context_of(model: Any) -> int | None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No bars and no advice of transformers': progress is told, and what matters is an error."""
+    """No bars, advice or warnings of libraries: progress is told, and what matters is an error."""
     level, bars = hf_logging.get_verbosity(), hf_logging.is_progress_bar_enabled()
     hf_logging.set_verbosity_error()
     hf_logging.disable_progress_bar()

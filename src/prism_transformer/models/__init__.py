@@ -4,5 +4,6 @@ In comes a ``ModelConfig`` or a ``PrismLM``, out come numbers, files or tokens. 
 first, it is arithmetic only; ``sampling.py`` has the cache and what makes decoding fast.
 """
 
+# Not in weights.py: reading results takes these names, and no torch.
 CONFIG_FILE = "model.json"
 WEIGHTS_FILE = "model.safetensors"

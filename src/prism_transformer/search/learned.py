@@ -110,7 +110,7 @@ def effects_source(collected: Collected, verdicts: Verdicts | None = None) -> So
 
 
 def blocks_alike(scores: Sequence[Blocks]) -> tuple[list[Blocks], tuple[str, ...]]:
-    """Most of several runs' block scores that have a mean; and why the others do not count."""
+    """The most runs whose block scores have a mean together; and why the others do not count."""
     groups = [[each for each in scores if not blocks_apart(each, one)] for one in scores]
     most = max(groups, key=len, default=[])
     others = [(each, blocks_apart(each, most[0])) for each in scores if each not in most]
@@ -120,9 +120,9 @@ def blocks_alike(scores: Sequence[Blocks]) -> tuple[list[Blocks], tuple[str, ...
 def blocks_source(scores: Sequence[Blocks], verdicts: Verdicts | None = None) -> Source | None:
     """Block scores of several runs that are alike, each layer's as a line through its head counts.
 
-    None of one run, which has no error.
+    None of one run, which has no error, nor where a layer was scored at its own count alone.
     """
-    if len(scores) < 2:
+    if len(scores) < 2 or any(len(own) < 2 for own in scores[0].losses):
         return None
     slopes, deepest = [], 0.0
     for layer in range(len(scores[0].losses)):

@@ -19,6 +19,7 @@ from prism_transformer.search.scores import (
     Settings,
     file_of,
     read_scores,
+    trained_apart,
     write_scores,
 )
 from prism_transformer.search.shared import Shared, check_tuning
@@ -109,8 +110,8 @@ def _wanted(
 def _known(file: Path, now: OneShot) -> OneShot:
     """What was measured before, if all but the losses is the same; else ``now``, without any."""
     before = read_scores(file) if file.is_file() else None
-    if not isinstance(before, OneShot):
+    if not isinstance(before, OneShot) or trained_apart(before.recipe, now.recipe):
         return now
-    # A recipe may change in how its run is watched, and files of before have none.
+    # What is left of a recipe may differ, such as how its run is watched; older files have none.
     known = before.model_copy(update={"recipe": now.recipe})
     return known if known.model_copy(update={"losses": {}}) == now else now

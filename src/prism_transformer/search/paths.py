@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from prism_transformer.core.table import Column, Interval, Row, Table, signed, words
+from prism_transformer.core.table import Column, Interval, Row, Table, number_of, signed, words
 from prism_transformer.schedule import HeadSchedule
 from prism_transformer.study.arms import Arm
 from prism_transformer.study.collected import Collected, finite
@@ -70,7 +70,7 @@ def paths_sentence(table: Table) -> str:
     if not parts:
         return ""
     seeds = sorted({int(str(row["seeds"])) for row in known})
-    many = f"{seeds[0]} {'or more ' if len(seeds) > 1 else ''}seed{'' if seeds == [1] else 's'}"
+    many = f"{seeds[0]} or more seeds" if len(seeds) > 1 else number_of(seeds[0], "seed")
     head = f"Final loss of runs that changed, nats, {many} each: {parts[0]}"
     return " ".join((head, *(f"F{part[1:]}" for part in parts[1:])))
 

@@ -118,7 +118,7 @@ def read_state(folder: Path) -> State:
     with reading(folder / STATE_FILE):
         state = State(**json.loads(read_whole(folder / STATE_FILE)))
         for number in (state.step, state.tokens, state.metrics_bytes):
-            operator.index(number)
+            operator.index(number)  # JSON has other types, which would fail far from here
         return state
 
 

@@ -161,6 +161,8 @@ def read_metrics(folder: Path, n_bytes: int | None = None) -> list[Row]:
 
     Refused where they are not what the newest checkpoint remembers.
     """
+    # Listed first: while a run is trained, a newer one may come after what is known was asked.
+    newest = checkpoints(folder)[-1:]
     file, known = folder / METRICS_FILE, covered(folder)
     with reading(file):
         content = read_whole(file)
@@ -169,21 +171,21 @@ def read_metrics(folder: Path, n_bytes: int | None = None) -> list[Row]:
         start = 0 if known is None else known.n_bytes
         before = _rows(file, content[:start])
         after = _rows(file, content[start:])
-        if n_bytes is None and known and after:
-            _check_newest(folder, known.step)
+        if n_bytes is None and known and after and newest:
+            _check_newest(newest[0], known.step)
         # The weights that a run began from are saved before anything was measured, at step 0, too.
         if known and start and any(row["step"] <= known.step for row in after):
             raise InputError(f"{file}: has lines of step {known.step} that its checkpoint has not")
         return before + after if n_bytes is None else _rows(file, content[:n_bytes])
 
 
-def _check_newest(run: Path, step: int) -> None:
+def _check_newest(checkpoint: Path, step: int) -> None:
     """Refuse later rows where the checkpoint that would vouch for them is damaged."""
-    newest = checkpoints(run)[-1:]
-    if newest and newest[0] != checkpoint_folder(run, step):
+    run = checkpoint.parent.parent
+    if checkpoint > checkpoint_folder(run, step):
         raise InputError(
-            f"{newest[0]}: has no sound {STATE_FILE}, so that nothing tells whether {METRICS_FILE} "
-            f"is as it was left; `prism resume {run}` goes on from step {step}"
+            f"{checkpoint}: has no sound {STATE_FILE}, so that nothing tells whether "
+            f"{METRICS_FILE} is as it was left; `prism resume {run}` goes on from step {step}"
         )
 
 
