@@ -81,13 +81,16 @@ def test_one_seed_has_no_ceiling_and_no_effects(tmp_path: Path) -> None:
 
 
 def test_an_unfinished_study_is_judged_by_what_is_there(tmp_path: Path) -> None:
-    """Seeds that every schedule has; without any, the schedules of the fullest seed."""
+    """Seeds that every schedule has; without any, those that have what the fullest seed has."""
     arms = {str(n): HeadSchedule.uniform(n, 2) for n in (1, 2, 4, 8, 16)}
     losses = {"1": [1.0, 1.1], "2": [2.0], "4": [3.0], "8": [4.0], "16": [5.0]}
     partial = study(arms, losses, factorial=False)
     (first, *_) = judge([written(tmp_path / "a", partial)]).judged
     assert (first.predictor, first.arms, first.seeds) == (MEAN_HEADS, 5, 1)
     assert first.tau == pytest.approx(1.0)
+    unbegun = {name: [each[0], each[0] + 0.1] for name, each in losses.items()} | {"16": []}
+    (first, *_) = judge([written(tmp_path / "c", study(arms, unbegun, factorial=False))]).judged
+    assert (first.arms, first.seeds) == (4, 2)
     few = study(arms, {"1": [1.0], "2": [2.0], "4": [3.0]}, factorial=False)
     found = judge([written(tmp_path / "b", few)])
     assert found.judged == ()

@@ -149,13 +149,14 @@ def read_truths(place: Path | str, left: list[str]) -> list[Truth]:
 
 
 def _truth(collected: Collected, point: int, name: str) -> Truth | None:
-    """The largest whole block of seeds and schedules: all schedules, or those of the first seed."""
+    """A whole block of seeds and schedules: all schedules, or those of the fullest seed."""
     arms = {arm.name: HeadSchedule(arm.heads) for arm in collected.facts.arms if not arm.changes}
     losses = finite(collected.final_loss(point))[list(arms)]
     whole = losses.dropna()
     if whole.empty:
         fullest = losses.notna().sum(axis=1).idxmax()
-        whole = losses.loc[[fullest]].dropna(axis=1)
+        there = losses.columns[losses.loc[fullest].notna()]
+        whole = losses[there].dropna()  # every seed that has these
     if whole.shape[1] < LEAST_ARMS:
         return None
     recipe = changed(collected.facts.recipe, collected.points[point], name)
