@@ -82,7 +82,8 @@ def with_rope_scaling(model: Any, scaling: str) -> Any:
         )
     config = deepcopy(model.config)
     rope = getattr(config, "rope_parameters", None)
-    if not isinstance(rope, dict) or "rope_theta" not in rope:  # Gemma 3 has them by kind of layer
+    # Gemma 3 has them by kind of layer, older transformers beside a theta of none of its layers.
+    if not rope or any(isinstance(each, dict) for each in rope.values()):
         has = "other rotary positions in other layers" if rope else "no rotary positions to scale"
         raise InputError(f"--rope-scaling: {type(model).__name__} has {has}")
     if (known := rope.get("rope_type", "default")) != "default":
