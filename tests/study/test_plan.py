@@ -22,6 +22,18 @@ def test_inference_must_fit_into_the_context(tmp_path: Path) -> None:
         plan_of(tmp_path, HEAD + ARMS + "[inference]\nprompt = 250\n")
 
 
+def test_encoders_decode_nothing_that_could_be_timed(tmp_path: Path) -> None:
+    encoder = HEAD.replace("base/micro", "encoder-nano")
+    assert plan_of(tmp_path, encoder + ARMS).cells
+    with pytest.raises(InputError, match=r"mine\.toml: inference: .*encoders .*take the section"):
+        plan_of(tmp_path, encoder + ARMS + "[inference]\n")
+
+
+def test_scalings_without_longer_sequences_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"mine\.toml: loss\.scalings: .*give loss\.times"):
+        plan_of(tmp_path, HEAD + ARMS + '[loss]\nscalings = ["yarn"]\n')
+
+
 def test_longer_sequences_must_be_the_same_text(tmp_path: Path) -> None:
     long = "[loss]\nsequences = 12\ntimes = [2, 4]\n"
     assert plan_of(tmp_path, HEAD + ARMS + long).study.loss

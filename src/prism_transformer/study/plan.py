@@ -9,7 +9,7 @@ from itertools import product
 from pathlib import Path
 
 from prism_transformer.core.errors import InputError
-from prism_transformer.recipe import Recipe, differences
+from prism_transformer.recipe import ModelConfig, Recipe, differences
 from prism_transformer.recipes.files import (
     RecipeError,
     changed,
@@ -21,7 +21,10 @@ from prism_transformer.study.arms import Arm, Origin, make_arms
 from prism_transformer.study.collected import LEARNING_RATE, ContrastFacts
 from prism_transformer.study.contrasts import read_weights
 from prism_transformer.study.spec import (
+    NO_SCALING,
     Changes,
+    InferenceStage,
+    LossStage,
     Study,
     StudyError,
     a_copy,
@@ -141,20 +144,39 @@ def make_plan(file: Path, overrides: Sequence[str] = ()) -> Plan:
 
 
 def _check_stages(file: Path, study: Study, cells: Sequence[Cell]) -> None:
-    """What is to be measured must fit the context and the validation slice."""
-    stage, context = study.inference, min(cell.recipe.model.seq_len for cell in cells)
-    if stage is not None and stage.prompt + stage.new > context:
+    """What is to be measured must fit the model, its context and the validation slice."""
+    if study.inference is not None:
+        _check_inference(file, study.inference, [cell.recipe.model for cell in cells])
+    if study.loss is not None:
+        _check_lengths(file, study.loss, [cell.recipe for cell in cells])
+
+
+def _check_lengths(file: Path, stage: LossStage, recipes: Sequence[Recipe]) -> None:
+    if stage.scalings != [NO_SCALING] and not stage.times:
+        raise StudyError(
+            f"{file}: loss.scalings: they are of sequences longer than trained, and there are "
+            "none; give loss.times, such as [2, 4]"
+        )
+    for times, windows in product(stage.times, {stage.windows(recipe) for recipe in recipes}):
+        if windows % times:  # else lengths would be compared on other text
+            raise StudyError(
+                f"{file}: loss.times: {windows} windows of the context are no whole number of "
+                f"sequences {times} times as long; change loss.sequences or data.val_tokens"
+            )
+
+
+def _check_inference(file: Path, stage: InferenceStage, models: Sequence[ModelConfig]) -> None:
+    if any(model.attention == "bidirectional" for model in models):
+        raise StudyError(
+            f"{file}: inference: times how fast tokens are decoded, and encoders "
+            "(model.attention = 'bidirectional') decode none; take the section out"
+        )
+    context = min(model.seq_len for model in models)
+    if stage.prompt + stage.new > context:
         raise StudyError(
             f"{file}: inference: prompt = {stage.prompt} and new = {stage.new} are more than the "
             f"context of {context} tokens; give less"
         )
-    for times in study.loss.times if study.loss else ():
-        for windows in {study.loss.windows(cell.recipe) for cell in cells if study.loss}:
-            if windows % times:  # else lengths would be compared on other text
-                raise StudyError(
-                    f"{file}: loss.times: {windows} windows of the context are no whole number of "
-                    f"sequences {times} times as long; change loss.sequences or data.val_tokens"
-                )
 
 
 def _contrasts(file: Path, study: Study, arms: tuple[Arm, ...]) -> Iterator[ContrastFacts]:
