@@ -53,6 +53,14 @@ def test_contrasts_that_a_study_names_are_answered(tmp_path: Path) -> None:
     assert said in answer_of([view]).answer
 
 
+def test_a_contrast_may_be_decided_alone(tmp_path: Path) -> None:
+    asked = (ContrastFacts(name="number", weights={"two": 1.0, "uniform": -1.0}),)
+    study = drawn(arms=CONTROLS, effect={"prism": 0.0, "two": -0.1}, seeds=range(8))
+    answer = answer_of(views_of(tmp_path, renamed(study, contrasts=asked))).answer
+    assert answer.startswith("Undecided. ")
+    assert "Decided: number (two minus uniform: " in answer
+
+
 def test_one_arm_and_a_sweep(tmp_path: Path) -> None:
     alone = views_of(tmp_path, drawn(arms={"uniform": "8x8"}))
     assert answer_of(alone).answer.startswith("One arm only")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import exp, log, sqrt
+from pathlib import Path
 from statistics import mean, stdev
 
 from prism_transformer.core.table import NONE
@@ -10,7 +11,7 @@ from prism_transformer.reporting import schedules
 from prism_transformer.reporting.views import View
 from prism_transformer.schedules import paper
 from tests.reporting.again import T2, Numbers, cells, of, paired, pm, shown
-from tests.reporting.studies import PAIRS
+from tests.reporting.studies import PAIRS, drawn, renamed, views_of
 
 
 def test_ablation(views: list[View], numbers: list[Numbers]) -> None:
@@ -65,3 +66,16 @@ def test_schedules(views: list[View]) -> None:
     )  # fmt: skip
     printed = cells(table, study="small", arm="prism", source="paper")
     assert printed["schedule"] == PAIRS["small"]["prism"] == str(paper.scales()["small"].schedule)
+
+
+def test_the_map_says_whose_schedule_arms_have_at_first(tmp_path: Path) -> None:
+    study = drawn(arms={"uniform": "8x8", "prism": "2x2 4x2 8x4", "late": "2x2 4x2 8x4"})
+    plain = schedules.schedule_map(views_of(tmp_path / "plain", study)[0], {})
+    assert plain is not None
+    assert "first" not in plain.table.note
+    *others, late = study.facts.arms
+    late = late.model_copy(update={"changes": {"from": "uniform@0.5"}})
+    (view,) = views_of(tmp_path / "late", renamed(study, arms=(*others, late)))
+    found = schedules.schedule_map(view, {})
+    assert found is not None
+    assert found.table.note.endswith("some are others first: late from uniform@0.5.")

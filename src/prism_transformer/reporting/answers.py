@@ -83,7 +83,8 @@ def _asked(views: Sequence[View], main: Contrast) -> str:
     known = [each for each in here if each.name in named and each.weights != main.weights]
     clear = [f"{each.name} ({_told(each)})" for each in known if each.decided]
     open_ = [each.name for each in known if not each.decided and each.difference is not None]
-    said = [f"Decided too: {', '.join(clear)}."] if clear else []
+    too = " too" if main.decided else ""
+    said = [f"Decided{too}: {', '.join(clear)}."] if clear else []
     said += [f"Undecided: {', '.join(open_)}."] if open_ else []
     return "".join(f" {each}" for each in said)
 
