@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 from math import log2
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from prism_transformer.core.errors import InputError
@@ -85,6 +87,25 @@ def test_the_answer_is_torchs_own() -> None:
     assert layer_backends(schedule, 768, seq_len=64) == ("flash_attention", "flash_attention")
     with sdpa_kernel(SDPBackend.MATH):
         assert layer_backends(schedule, 768, seq_len=64) == ("math", "math")
+
+
+def test_the_kernel_is_that_of_the_models_own_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What torch is asked is what a layer hands it: fewer keys where queries share them."""
+    asked, choose = [], torch._fused_sdp_choice
+
+    def listen(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> int:
+        asked.append((tuple(q.shape), tuple(k.shape), how))
+        return choose(q, k, v, **how)
+
+    monkeypatch.setattr(torch, "_fused_sdp_choice", listen)
+    schedule = HeadSchedule.parse("4x1 12x2")
+    found = layer_backends(schedule, 768, seq_len=8, queries_per_kv=4, causal=False)
+    assert found == ("flash_attention",) * 3
+    how = {"is_causal": False, "enable_gqa": True}
+    assert sorted(asked) == [
+        ((1, 4, 8, 192), (1, 1, 8, 192), how),
+        ((1, 12, 8, 64), (1, 3, 8, 64), how),
+    ]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="asks for a device that is absent")

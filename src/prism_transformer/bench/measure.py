@@ -25,10 +25,10 @@ from prism_transformer.model import PrismLM
 from prism_transformer.models.cost import utilisation_flops
 from prism_transformer.recipe import ModelConfig
 from prism_transformer.schedule import HeadSchedule
-from prism_transformer.schedules.hardware import layer_backends
 from prism_transformer.schedules.rules import spans
 from prism_transformer.training.device import (
     Settings,
+    attention_backends,
     compile_layers,
     compile_loss,
     peak_memory,
@@ -107,10 +107,11 @@ class Conditions:
     def times(self, works: Mapping[str, Work]) -> dict[str, Timing]:
         return interleave(works, self.rounds, self.tell)
 
-    def kernels(self, counts: Sequence[int], d_model: int) -> dict[int, str]:
+    def kernels(self, counts: Sequence[int], config: ModelConfig) -> dict[int, str]:
         """Which attention kernel runs for each head count."""
-        device, dtype = self.settings.device.type, str(self.settings.product_dtype)[6:]
-        names = layer_backends(HeadSchedule(tuple(counts)), d_model, device, dtype, self.length)
+        schedule = HeadSchedule(tuple(counts))
+        length = {"schedule": schedule, "seq_len": self.length}
+        names = attention_backends(config.model_copy(update=length), self.settings)
         return dict(zip(counts, names, strict=True))
 
 
@@ -191,7 +192,7 @@ def layer_table(
     size = (conditions.batch, conditions.length, conditions.settings)
     counts = list(dict.fromkeys(n for schedule in schedules for n in schedule.heads))
     found = conditions.times({str(n): workloads.layer(config, n, *size) for n in counts})
-    kernels = conditions.kernels(counts, config.d_model)
+    kernels = conditions.kernels(counts, config)
     rows = [
         {
             "schedule": str(schedule),
@@ -231,7 +232,7 @@ def attention_table(
             for n in counts
         }
     )
-    kernels = conditions.kernels(counts, d_model)
+    kernels = conditions.kernels(counts, config)
     # Scores and weighted values, forward and twice that backward; of the lower triangle if causal.
     seen = length * (length + 1) if config.attention == "causal" else 2 * length * length
     flops = 6 * batch * d_model * seen

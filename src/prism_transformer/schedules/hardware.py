@@ -14,7 +14,7 @@ from prism_transformer.schedule import HeadSchedule
 from prism_transformer.schedules.rules import Finding
 
 if TYPE_CHECKING:
-    import torch
+    pass
 
 # Head widths for which flash attention has a kernel of its own; another width is padded up to the
 # next one, and first copied if it is no multiple of 8. Beyond the last there is no flash kernel.
@@ -122,13 +122,17 @@ def layer_backends(
     device: str = "cpu",
     dtype: str | None = None,
     seq_len: int = 1024,
+    *,
+    queries_per_kv: int = 1,
+    causal: bool = True,
 ) -> tuple[str, ...]:
-    """The SDPA backend of each layer for causal training, e.g. ``flash_attention``.
+    """The SDPA backend of each layer in training, e.g. ``flash_attention``.
 
     ``dtype`` is what models train in there when left out: float32 on the CPU, else bfloat16.
     ``unknown`` where torch cannot say, because the device is not in this machine.
     """
     import torch
+    from torch.nn.attention import SDPBackend
 
     try:
         where = torch.device(device)
@@ -142,17 +146,16 @@ def layer_backends(
     if where.type not in ("cpu", here and here.type):
         return (UNKNOWN,) * len(schedule)
     shapes = list(zip(schedule.heads, schedule.head_dims(d_model), strict=True))
-    chosen = {shape: _backend(*shape, seq_len, where, precision) for shape in set(shapes)}
-    return tuple(chosen[shape] for shape in shapes)
 
+    def chosen(n_heads: int, width: int) -> str:
+        # Gradients matter: some backends refuse to train what they can infer.
+        q, k = (
+            torch.empty(1, n, seq_len, width, device=where, dtype=precision, requires_grad=True)
+            for n in (n_heads, n_heads // queries_per_kv)
+        )
+        grouped = queries_per_kv > 1
+        choice = torch._fused_sdp_choice(q, k, k, is_causal=causal, enable_gqa=grouped)
+        return SDPBackend(choice).name.lower()
 
-def _backend(
-    n_heads: int, head_dim: int, seq_len: int, device: torch.device, dtype: torch.dtype
-) -> str:
-    import torch
-    from torch.nn.attention import SDPBackend
-
-    shape = (1, n_heads, seq_len, head_dim)
-    # Gradients matter: some backends refuse to train what they can infer.
-    q = torch.empty(shape, device=device, dtype=dtype, requires_grad=True)
-    return SDPBackend(torch._fused_sdp_choice(q, q, q, is_causal=True)).name.lower()
+    by_shape = {shape: chosen(*shape) for shape in set(shapes)}
+    return tuple(by_shape[shape] for shape in shapes)

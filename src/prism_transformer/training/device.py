@@ -19,8 +19,8 @@ from torch import Tensor
 from prism_transformer.core.errors import InputError, first_line
 from prism_transformer.model import PrismLM
 from prism_transformer.models.cost import utilisation_flops
-from prism_transformer.recipe import Precision, Recipe
-from prism_transformer.schedules.hardware import PEAK_FLOPS
+from prism_transformer.recipe import ModelConfig, Precision, Recipe
+from prism_transformer.schedules.hardware import PEAK_FLOPS, layer_backends
 from prism_transformer.training import neighbours
 
 # Compiling the layers of a Prism model takes about half a minute and saves a fifth of each step.
@@ -241,3 +241,14 @@ def peak_memory(device: torch.device) -> int:
 def sum_type(device: torch.device) -> torch.dtype:
     """In what numbers are summed: the most precise that a device has."""
     return torch.float32 if device.type == "mps" else torch.float64
+
+
+def attention_backends(config: ModelConfig, settings: Settings) -> list[str]:
+    """The attention kernel that torch chooses for each layer of a model."""
+    device, dtype = settings.device.type, str(settings.product_dtype).removeprefix("torch.")
+    return list(
+        layer_backends(
+            config.schedule, config.d_model, device, dtype, config.seq_len,
+            queries_per_kv=config.queries_per_kv, causal=config.attention == "causal",
+        )
+    )  # fmt: skip

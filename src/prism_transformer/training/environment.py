@@ -22,9 +22,8 @@ from prism_transformer.data.mixture import Mixture
 from prism_transformer.model import PrismLM
 from prism_transformer.models.weights import fingerprint
 from prism_transformer.recipe import Recipe
-from prism_transformer.schedules.hardware import layer_backends
 from prism_transformer.training import neighbours
-from prism_transformer.training.device import Settings
+from prism_transformer.training.device import Settings, attention_backends
 from prism_transformer.training.objective import objective_of
 from prism_transformer.training.run import Row
 from prism_transformer.training.start import Start
@@ -44,8 +43,6 @@ def environment(
     start: Start | None = None,
 ) -> Row:
     """Everything that is worth knowing of a run, and the recipe it was last trained with."""
-    config = recipe.model
-    device, dtype = settings.device.type, str(settings.product_dtype)[6:]
     hashes = data_hashes(train, val, recipe)
     return {
         "software": {
@@ -55,9 +52,7 @@ def environment(
             **{name: version(name) for name in PACKAGES},
         },
         "hardware": _hardware(settings.device),
-        "attention_backends": list(
-            layer_backends(config.schedule, config.d_model, device, dtype, config.seq_len)
-        ),
+        "attention_backends": attention_backends(recipe.model, settings),
         "hashes": {"initial_weights": fingerprint(model), **hashes},
         "start": None if start is None else start.facts,
         "recipe": recipe.model_dump(),

@@ -26,7 +26,6 @@ from prism_transformer.models.weights import SCHEDULE, WEIGHTS_FILE, read_tensor
 from prism_transformer.recipe import Map, ModelConfig, Recipe
 from prism_transformer.recipes.files import changed
 from prism_transformer.schedule import HeadSchedule
-from prism_transformer.schedules.hardware import layer_backends
 from prism_transformer.schedules.paper import resolve
 from prism_transformer.training.checkpoint import (
     OPTIMIZER_FILE,
@@ -36,7 +35,7 @@ from prism_transformer.training.checkpoint import (
     read_state,
     save_checkpoint,
 )
-from prism_transformer.training.device import Settings, begin, settle
+from prism_transformer.training.device import Settings, attention_backends, begin, settle
 from prism_transformer.training.distributed import World
 from prism_transformer.training.job import open_data
 from prism_transformer.training.loop import validation_loss
@@ -228,13 +227,10 @@ def _write(
 
 def _environment(found: Resliced, checkpoint: Path, settings: Settings) -> Row:
     """That of the source, whose steps and data are the run's own, and where it left it."""
-    config = found.run.recipe.model
-    device, dtype = settings.device.type, str(settings.product_dtype)[6:]
-    backends = layer_backends(config.schedule, config.d_model, device, dtype, config.seq_len)
     return read_environment(found.source) | {
         "recipe": found.run.recipe.model_dump(),
         "identity": uuid4().hex,
-        "attention_backends": list(backends),
+        "attention_backends": attention_backends(found.run.recipe.model, settings),
         "start": {
             "source": str(checkpoint),
             "sha256": file_sha256(checkpoint / SUMS_FILE),  # which has a sum of every other file
