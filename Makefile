@@ -27,7 +27,7 @@ demo: .venv/installed  ## uniform against Prism on the embedded corpus: train, e
 	$(BIN)/prism demo
 
 test: .venv/installed  ## the tests, under five minutes on two cores
-	$(BIN)/python -m pytest -n $(WORKERS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 test-all: test test-slow  ## the tests and the slow ones
 

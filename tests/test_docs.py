@@ -41,7 +41,7 @@ def test_documents_use_no_other_program() -> None:
     assert {line.split()[0] for line in lines} <= {"prism", "make", "torchrun"}
 
 
-SLOW = re.compile(r"prism train|bpe:4096|prism bench|prism study|--code")
+SLOW = re.compile(r"prism (train|bench|study|analyze)|bpe:4096|--code")
 
 PRISM_BLOCKS = [
     pytest.param(name, body, id=name, marks=[pytest.mark.slow] if SLOW.search(body) else [])
@@ -84,7 +84,7 @@ def test_make_targets_exist(line: str) -> None:
 
 
 def is_slow(name: str, body: str) -> bool:
-    return name != "README.md" or "train(" in body
+    return name != "README.md" or "load_recipe" in body
 
 
 PYTHON_BLOCKS = [

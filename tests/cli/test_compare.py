@@ -23,6 +23,7 @@ def runs(finished: StudyFolder, tmp_path: Path) -> Path:
     return Path(shutil.copytree(finished.folder / "runs", tmp_path / "runs"))
 
 
+@pytest.mark.slow
 def test_runs_compare_as_their_study_does(
     prism_inside: Prism, finished: StudyFolder, runs: Path
 ) -> None:

@@ -27,6 +27,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_one_shot_blocks_and_solve(prism_inside: Prism, runs: Path) -> None:
     shared, uniform = str(runs / "shared"), str(runs / "uniform")
     done = prism_inside("search", "one-shot", shared, "--windows", "2", "--json")
@@ -56,6 +57,7 @@ def test_what_is_refused_exits_with_2(prism_inside: Prism, runs: Path) -> None:
         assert (done.returncode, problem in done.stderr) == (2, True), done.stderr
 
 
+@pytest.mark.slow
 def test_evaluate_writes_and_prints(prism_inside: Prism, tmp_path: Path) -> None:
     truth = written(tmp_path / "truth", factorial_study(0.01))
     scores = oracle(tmp_path / "scores", 1.0)

@@ -172,6 +172,7 @@ def test_nothing_runs_when_the_study_is_not_sound(
     assert not (tmp_path / "studies").exists()
 
 
+@pytest.mark.slow
 def test_a_failed_run_gives_exit_code_1(prism_inside: Prism, tmp_path: Path, data: Path) -> None:
     text = STUDY.replace("[0, 1]", "[0]") + 'hot = { schedule = "prism", optim.lr = 1e30 }\n'
     result = prism_inside("study", "run", str(write_study(tmp_path, data, text)), *ALONE)

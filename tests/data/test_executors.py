@@ -16,6 +16,7 @@ from tests.data.test_tasks import order
 from tests.study.cluster import cluster, why_not
 
 
+@pytest.mark.slow
 def test_a_task_that_gets_nothing_done_is_given_up(tmp_path: Path) -> None:
     """There is no order in this folder, so every start fails."""
     with pytest.raises(RunError, match=r"ended with code 1 4 times .*order\.json"):

@@ -33,9 +33,8 @@ print(json.dumps([type(model).__module__, logits.tolist(), written.tolist()]))
 """
 
 
-@pytest.mark.parametrize(
-    "fields", [RAGGED, pytest.param(GROUPED, marks=pytest.mark.slow)], ids=["ragged", "gqa"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("fields", [RAGGED, GROUPED], ids=["ragged", "gqa"])
 def test_a_folder_stands_where_only_transformers_and_torch_are(
     fields: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ from tests.search.test_paths import changed
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_everything_is_written_and_may_be_completed_later(tmp_path: Path) -> None:
     truth = written(tmp_path / "truth", factorial_study(0.01))
     out, readme = tmp_path / "out", tmp_path / "README.md"

@@ -78,6 +78,7 @@ late = { schedule = "2x1 4x1 8x1", from = "uniform@0.35" }
 """
 
 
+@pytest.mark.slow
 def test_a_study_runs_it_as_the_verb_does_by_hand(tmp_path: Path, data: Path) -> None:
     study = finish_study(tiny_plan(tmp_path, data, TINY), tmp_path / "study")
     uniform, late = (study.run_of(cell).folder for cell in study.plan.cells)
@@ -105,6 +106,7 @@ def test_a_study_runs_it_as_the_verb_does_by_hand(tmp_path: Path, data: Path) ->
     assert [run.to_do(20) for run in again.runs] == [[], []]
 
 
+@pytest.mark.slow
 def test_a_run_that_nobody_has_begun_is_trained_up_to_there(tmp_path: Path, data: Path) -> None:
     """As where another machine trains it, whose folder is not seen from here."""
     plan, folder = tiny_plan(tmp_path, data, TINY), tmp_path / "study"

@@ -140,6 +140,7 @@ def test_facts_have_contrasts_looks_and_the_stated_effect(tmp_path: Path, data: 
     ]
 
 
+@pytest.mark.slow
 def test_a_run_that_diverges_stays_in_the_account(tmp_path: Path, data: Path) -> None:
     wild = '{ schedule = "2x1 4x1 8x1", optim.lr = 1e30, optim.grad_clip = 1e30 }'
     plan = tiny_plan(tmp_path, data, STUDY.replace('"2x1 4x1 8x1"', wild))

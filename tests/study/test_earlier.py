@@ -47,6 +47,7 @@ def changed(folder: Path, found: Collected, **facts: object) -> None:
     write_collected(folder, Collected(update, found.table, found.items))
 
 
+@pytest.mark.slow
 def test_half_a_study_collected_and_continued_gives_the_whole_table(
     finished: StudyFolder, tmp_path: Path
 ) -> None:

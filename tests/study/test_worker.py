@@ -92,6 +92,7 @@ at = [0.5, 1]
 """
 
 
+@pytest.mark.slow
 def test_milestones_are_measured_from_checkpoints_that_are_kept(tmp_path: Path, data: Path) -> None:
     plan = tiny_plan(tmp_path, data, STUDY.replace("[0, 1]", "[0]") + MILESTONES)
     home = finish_study(plan, tmp_path / "tiny")

@@ -59,6 +59,7 @@ def test_checkpoints_and_validations_are_of_the_models_own_schedule(
         assert validation_loss(model, val, 50, 4, world, settings) != run.losses[5]
 
 
+@pytest.mark.slow
 def test_a_one_shot_run_resumes_exactly(tmp_path: Path, data: Path) -> None:
     half = train(tiny(data, SPACE), tmp_path / "half", until=7, device="cpu")
     resume(half, device="cpu")
