@@ -92,6 +92,14 @@ def test_odd_studies_give_a_sensible_page(tmp_path: Path, what: str) -> None:
     assert (tmp_path / "report.md").read_text("utf-8").startswith("# Prism Transformer")
 
 
+def test_arms_of_one_schedule_are_told_apart_by_what_they_change(tmp_path: Path) -> None:
+    study = drawn(arms={"uniform": "8x8", "prism": "2x2 4x2 8x4", "tiled": "2x2 4x2 8x4"})
+    *others, tiled = study.facts.arms
+    tiled = tiled.model_copy(update={"changes": {"model.rope_frequencies": "tiled"}})
+    page = page_of(tmp_path, renamed(study, arms=(*others, tiled)))
+    assert page.words.count("rope_frequencies tiled") == 1
+
+
 def test_a_remark_is_shown_as_text(tmp_path: Path) -> None:
     page = page_of(tmp_path, renamed(drawn(), note="<b>beside</b> other work"))
     assert "<b>beside</b> other work" in " ".join(page.words)

@@ -46,6 +46,8 @@ class Stairs:
 
     arm: str
     schedule: str
+    changes: tuple[str, ...]
+    """what else of the recipe it changes"""
     path: str
     width: float
     height: float
@@ -161,7 +163,9 @@ def stairs(view: View) -> Iterator[Stairs]:
             for head in range(heads)
         ]
         path = "".join(f"M{x} {y:.4g}h.88v{h:.4g}h-.88z" for x, y, h in blocks)
-        yield Stairs(arm, str(schedule), path, depth, round(most * tall, 4))
+        changes = view.changes(arm).items()
+        said = tuple(f"{key.rpartition('.')[2]} {value}" for key, value in changes)
+        yield Stairs(arm, str(schedule), said, path, depth, round(most * tall, 4))
 
 
 def _asset(name: str) -> str:
