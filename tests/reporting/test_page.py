@@ -97,7 +97,7 @@ def test_arms_of_one_schedule_are_told_apart_by_what_they_change(tmp_path: Path)
     *others, tiled = study.facts.arms
     tiled = tiled.model_copy(update={"changes": {"model.rope_frequencies": "tiled"}})
     page = page_of(tmp_path, renamed(study, arms=(*others, tiled)))
-    assert page.words.count("rope_frequencies tiled") == 1
+    assert page.words.count("model.rope_frequencies=tiled") == 1
 
 
 def test_a_remark_is_shown_as_text(tmp_path: Path) -> None:

@@ -68,14 +68,14 @@ def test_schedules(views: list[View]) -> None:
     assert printed["schedule"] == PAIRS["small"]["prism"] == str(paper.scales()["small"].schedule)
 
 
-def test_the_map_says_whose_schedule_arms_have_at_first(tmp_path: Path) -> None:
+def test_the_map_says_what_arms_change_beside_their_heads(tmp_path: Path) -> None:
     study = drawn(arms={"uniform": "8x8", "prism": "2x2 4x2 8x4", "late": "2x2 4x2 8x4"})
     plain = schedules.schedule_map(views_of(tmp_path / "plain", study)[0], {})
     assert plain is not None
-    assert "first" not in plain.table.note
+    assert "change" not in plain.table.note
     *others, late = study.facts.arms
     late = late.model_copy(update={"changes": {"from": "uniform@0.5"}})
     (view,) = views_of(tmp_path / "late", renamed(study, arms=(*others, late)))
     found = schedules.schedule_map(view, {})
     assert found is not None
-    assert found.table.note.endswith("some are others first: late from uniform@0.5.")
+    assert found.table.note.endswith("Beside them arms change: late: from=uniform@0.5.")

@@ -109,9 +109,8 @@ class Conditions:
 
     def kernels(self, counts: Sequence[int], config: ModelConfig) -> dict[int, str]:
         """Which attention kernel runs for each head count."""
-        schedule = HeadSchedule(tuple(counts))
-        length = {"schedule": schedule, "seq_len": self.length}
-        names = attention_backends(config.model_copy(update=length), self.settings)
+        measured = {"schedule": HeadSchedule(tuple(counts)), "seq_len": self.length}
+        names = attention_backends(config.model_copy(update=measured), self.settings)
         return dict(zip(counts, names, strict=True))
 
 

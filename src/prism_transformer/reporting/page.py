@@ -46,7 +46,7 @@ class Stairs:
 
     arm: str
     schedule: str
-    changes: tuple[str, ...]
+    changes: str
     """what else of the recipe it changes"""
     path: str
     width: float
@@ -163,9 +163,8 @@ def stairs(view: View) -> Iterator[Stairs]:
             for head in range(heads)
         ]
         path = "".join(f"M{x} {y:.4g}h.88v{h:.4g}h-.88z" for x, y, h in blocks)
-        changes = view.changes(arm).items()
-        said = tuple(f"{key.rpartition('.')[2]} {value}" for key, value in changes)
-        yield Stairs(arm, str(schedule), said, path, depth, round(most * tall, 4))
+        told = view.changes_told(arm)
+        yield Stairs(arm, str(schedule), told, path, depth, round(most * tall, 4))
 
 
 def _asset(name: str) -> str:

@@ -12,7 +12,6 @@ from prism_transformer.figures.style import Tones
 from prism_transformer.reporting.exhibits import NATS, Drawing, drawing, make_table, over_seeds
 from prism_transformer.reporting.views import View, percent
 from prism_transformer.schedules import paper
-from prism_transformer.study.arms import FROM
 from prism_transformer.study.compare import RATES_BESIDE
 from prism_transformer.study.metrics import FINAL_LOSS
 
@@ -82,7 +81,7 @@ def ablation(views: Sequence[View]) -> Table:
 
 
 def _described(view: View, arm: str) -> str:
-    changes = ", ".join(f"{key}={value}" for key, value in view.changes(arm).items())
+    changes = view.changes_told(arm)
     return f"{view.schedule(arm)}" + (f"; {changes}" if changes else "")
 
 
@@ -140,14 +139,16 @@ def schedule_map(view: View, tones: Tones) -> Drawing | None:
     if len(view.arms) < 3:
         return None
     note = "A cell is a layer; a number is the heads of its phase, the colour their width."
-    note += _begun_by_others(view)
+    note += _beside_heads(view)
     table = _heads(view, "schedule-map", "Schedules of all arms", note)
     alt = f"Heads in each layer: {_told(view, view.arms)}"
     return drawing(table, partial(heads_map, arms=view.arms), alt=alt)
 
 
-def _begun_by_others(view: View) -> str:
-    """Whose schedule arms have at first that go on from another one."""
-    changed = {arm: view.changes(arm).get(FROM) for arm in view.arms}
-    said = ", ".join(f"{arm} from {origin}" for arm, origin in changed.items() if origin)
-    return f" Arms have these heads at the end; some are others first: {said}." if said else ""
+def _beside_heads(view: View) -> str:
+    """What arms change that a picture of their heads does not show."""
+    told = {arm: view.changes_told(arm) for arm in view.arms}
+    said = "; ".join(f"{arm}: {changes}" for arm, changes in told.items() if changes)
+    return (
+        f" Heads are those at the end of training. Beside them arms change: {said}." if said else ""
+    )

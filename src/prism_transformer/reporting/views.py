@@ -183,6 +183,10 @@ class View:
         """What else of the recipe an arm changes."""
         return self._arms[arm].changes
 
+    def changes_told(self, arm: str) -> str:
+        """The same in words; nothing for most arms."""
+        return ", ".join(f"{key}={value}" for key, value in self.changes(arm).items())
+
     def rate(self, arm: str) -> float:
         """An arm's peak learning rate: the one that was found for it, where one was."""
         own = self.changes(arm) | self.facts.tuned(arm)

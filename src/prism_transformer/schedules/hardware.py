@@ -7,14 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import gcd
-from typing import TYPE_CHECKING
 
 from prism_transformer.core.errors import InputError
 from prism_transformer.schedule import HeadSchedule
 from prism_transformer.schedules.rules import Finding
-
-if TYPE_CHECKING:
-    pass
 
 # Head widths for which flash attention has a kernel of its own; another width is padded up to the
 # next one, and first copied if it is no multiple of 8. Beyond the last there is no flash kernel.
